@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use bdev::{Data, IoError};
 use fabrics::initiator::{CommandResult, CommandSink, ConnectError, ConnectOptions, Controller, Queue};
@@ -22,6 +23,12 @@ use crate::past::Past;
 /// Status code type of command-specific codes.
 const COMMAND_SPECIFIC: u8 = 1;
 
+/// A command under way, and whether it reads blocks: then its answer is as long as it said. Others may be shorter.
+struct Asked {
+    reply: Reply,
+    reads: bool,
+}
+
 /// See the module.
 pub(crate) struct Connection {
     session: u64,
@@ -30,7 +37,7 @@ pub(crate) struct Connection {
     queues_max: usize,
     queue_entries: usize,
     opening: Cell<bool>,
-    replies: RefCell<Slab<Reply>>,
+    asked: RefCell<Slab<Asked>>,
     past: Past,
     this: Weak<Connection>,
 }
@@ -55,7 +62,7 @@ impl Connection {
             queues_max,
             queue_entries,
             opening: Cell::new(false),
-            replies: RefCell::default(),
+            asked: RefCell::default(),
             past,
             this: this.clone(),
         });
@@ -114,23 +121,37 @@ impl Connection {
         if queue.outstanding() >= self.queue_entries {
             self.open_another_queue();
         }
-        let tag = self.replies.borrow_mut().insert(reply);
+        let reads = command.operation.is_read();
+        let tag = self.asked.borrow_mut().insert(Asked { reply, reads });
         let sink = self.this.upgrade().expect("the caller holds the connection");
         queue.submit_raw(nvme_command(&command.encode()), data, sink, tag as u64);
     }
 
     /// Gives up a command whose reply is for this sink and tag, with its data; none if it is not one of the queues'.
     pub(crate) fn take_back(&self, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
-        let replies = self.replies.borrow();
-        let (index, _) = replies.iter().find(|(_, reply)| reply.is_for(sink, tag))?;
-        drop(replies);
+        let asked = self.asked.borrow();
+        let (index, _) = asked.iter().find(|(_, asked)| asked.reply.is_for(sink, tag))?;
+        drop(asked);
         let own: Rc<dyn CommandSink> = self.this.upgrade()?;
         let queues = self.queues.borrow();
         let data = queues
             .iter()
             .find_map(|queue| queue.take_back(&own, index as u64))?;
-        self.replies.borrow_mut().remove(index).withdraw();
+        self.asked.borrow_mut().remove(index).reply.withdraw();
         Some(data)
+    }
+
+    /// Ends queues on which nothing came for so long though commands are under way. One may be dead beside an admin queue that
+    /// lives, whose keep-alive says nothing of it.
+    pub(crate) fn end_silent(&self, limit: Duration) {
+        let queues = self.queues.borrow();
+        let silent = queues.iter().filter(|queue| queue.silence() >= limit);
+        let silent: Vec<_> = silent.cloned().collect();
+        drop(queues);
+        for queue in silent {
+            tracing::warn!(session = self.session, peer = %queue.peer_address(), "a queue answers nothing: it is ended");
+            queue.close();
+        }
     }
 
     /// All queues are full: opens one more, if that is allowed. Commands wait in the full ones meanwhile.
@@ -155,12 +176,20 @@ impl Connection {
 impl CommandSink for Connection {
     fn ended(&self, tag: u64, result: CommandResult) {
         let index = usize::try_from(tag).expect("tags are slab indices");
-        let reply = self.replies.borrow_mut().remove(index);
-        let status = status_of(result.completion);
+        let Asked { reply, reads } = self.asked.borrow_mut().remove(index);
+        let status = end_of(&result, reads);
         if status != PeerStatus::Answered(Status::Done) {
             tracing::debug!(session = self.session, ?status, "not done");
         }
         reply.answer(status, result.data);
+    }
+
+    fn wants(&self, tag: u64) -> bool {
+        let index = usize::try_from(tag).expect("tags are slab indices");
+        self.asked
+            .borrow()
+            .get(index)
+            .is_some_and(|asked| asked.reply.is_wanted())
     }
 }
 
@@ -177,6 +206,14 @@ fn nvme_command(fields: &CommandFields) -> Command {
         .with_cdw13(cdw13)
         .with_cdw14(cdw14)
         .with_cdw15(cdw15)
+}
+
+/// How a command has ended. Of a read that succeeded all bytes have come, or nothing is known of those that have not.
+fn end_of(result: &CommandResult, reads: bool) -> PeerStatus {
+    match status_of(result.completion) {
+        PeerStatus::Answered(Status::Done) if reads && result.is_short() => PeerStatus::Lost,
+        status => status,
+    }
 }
 
 /// What a completion says; without one the connection was lost (`docs/formats/peer.md`).
@@ -243,6 +280,25 @@ mod tests {
             ],
         };
         assert_eq!(NativeCommand::decode(&fields), Ok(command));
+    }
+
+    #[test]
+    fn a_read_that_came_in_part_was_not_done() {
+        let pool = reactor::BufferPool::new(4 << 20);
+        let result = |received_bytes| CommandResult {
+            completion: Some(Completion::success(1)),
+            data: Data::Into(pool.try_allocate(8192).unwrap()),
+            received_bytes,
+        };
+        assert_eq!(end_of(&result(8192), true), PeerStatus::Answered(Status::Done));
+        for received in [0, 4096] {
+            assert_eq!(end_of(&result(received), true), PeerStatus::Lost);
+            // Where blocks lie, for one, takes less room than there may be.
+            assert_eq!(
+                end_of(&result(received), false),
+                PeerStatus::Answered(Status::Done)
+            );
+        }
     }
 
     #[test]

@@ -218,6 +218,13 @@ impl Peers for NodeLinks {
         self.link(node).submit(command);
     }
 
+    fn given_up(&self, node: NodeId) {
+        let link = self.links.borrow().get(&node).cloned();
+        if let Some(link) = link {
+            link.given_up();
+        }
+    }
+
     fn take_back(&self, node: NodeId, sink: &Rc<dyn AnswerSink>, tag: u64) -> Option<Data> {
         let link = self.links.borrow().get(&node).cloned()?;
         link.take_back(sink, tag)
@@ -236,6 +243,12 @@ struct Waiting {
 impl Waiting {
     fn is_read(&self) -> bool {
         self.command.operation.is_read()
+    }
+
+    /// Whether the session it was to be sent in is over. Sent in a newer one it would be noted under a session that it
+    /// was not sent in: were it lost, its repetition would go out in the very session in which it may still arrive.
+    fn is_too_late_for(&self, connection: &Connection) -> bool {
+        self.session != 0 && self.session < connection.session()
     }
 
     fn fail(self) {
@@ -288,6 +301,9 @@ impl Link {
             } else if connection.session() >= command.session {
                 let connection = connection.clone();
                 drop(state);
+                if command.is_too_late_for(&connection) {
+                    return command.fail();
+                }
                 return connection.submit(&command.command, command.place, command.data, command.reply);
             }
         }
@@ -303,6 +319,13 @@ impl Link {
         state.waiting.push_back(command);
         if !std::mem::replace(&mut state.connecting, true) {
             drop(spawn(connect(self.this.clone())));
+        }
+    }
+
+    fn given_up(&self) {
+        let connection = self.state.borrow().connection.clone();
+        if let Some(connection) = connection {
+            connection.end_silent(self.settings.options.keep_alive);
         }
     }
 
@@ -325,7 +348,7 @@ impl Link {
 
     /// Takes over a new connection. Returns whether commands wait for one of a newer session still.
     fn connected(&self, connection: &Rc<Connection>) -> bool {
-        let (ready, more) = {
+        let (late, ready, more) = {
             let mut state = self.state.borrow_mut();
             state.connection = Some(connection.clone());
             state.pause = self.settings.options.pause_min;
@@ -333,13 +356,18 @@ impl Link {
             let mut waiting = std::mem::take(&mut state.waiting);
             // Given up meanwhile: sent now they would belong to a session that is newer than they are.
             waiting.retain(|command| command.reply.is_wanted());
+            let (late, waiting): (VecDeque<_>, VecDeque<_>) = waiting
+                .into_iter()
+                .partition(|command| command.is_too_late_for(connection));
             let (ready, rest): (VecDeque<_>, VecDeque<_>) = waiting
                 .into_iter()
                 .partition(|command| command.session <= connection.session());
             state.waiting = rest;
             state.connecting = !state.waiting.is_empty();
-            (ready, state.connecting)
+            (late, ready, state.connecting)
         };
+        // They were never sent: whoever repeats them does so in the session of now.
+        late.into_iter().for_each(Waiting::fail);
         for command in ready {
             connection.submit(&command.command, command.place, command.data, command.reply);
         }

@@ -78,6 +78,21 @@ struct State {
     sync_writes: bool,
 }
 
+impl State {
+    /// Takes a map over that was asked for. False if it was made before the volume grew to what is known: no volume
+    /// shrinks, and a flush by the old layout would leave out what has been written since.
+    fn take_over(&mut self, mut fresh: State) -> bool {
+        if self.map.geometry.is_growth_of(&fresh.map.geometry) {
+            return false;
+        }
+        for (node, address) in std::mem::take(&mut self.nodes) {
+            fresh.nodes.entry(node).or_insert(address);
+        }
+        *self = fresh;
+        true
+    }
+}
+
 /// See the module. Shared by all cores.
 #[derive(Debug)]
 pub struct Session {
@@ -262,15 +277,10 @@ impl Session {
             .await;
         match answer {
             Some(Ok(part)) => match state_of(&part) {
-                Ok(mut fresh) => {
-                    let mut state = self.state();
-                    let known = std::mem::take(&mut state.nodes);
-                    for (node, address) in known {
-                        fresh.nodes.entry(node).or_insert(address);
+                Ok(fresh) => {
+                    if self.state().take_over(fresh) {
+                        self.version.fetch_add(1, Ordering::Release);
                     }
-                    *state = fresh;
-                    drop(state);
-                    self.version.fetch_add(1, Ordering::Release);
                 }
                 Err(why) => tracing::warn!(volume = self.name, why, "the masters' map cannot be used"),
             },
@@ -411,4 +421,44 @@ fn state_of(map: &v1::GetMapResponse) -> Result<State, String> {
 
 fn address(node: &v1::NodeAddress) -> Option<(NodeId, SocketAddr)> {
     Some((node_id(&node.node)?, node.peer_address.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(group_chunks: &[u32], node: u128, port: u16) -> State {
+        let geometry = Geometry {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit_blocks: 4,
+            chunk_blocks: 32,
+            region_blocks: 8,
+            copies: 1,
+            minimum: 1,
+            group_chunks: group_chunks.to_vec(),
+        };
+        let chunks = ChunkMap::new(geometry.chunks() as usize);
+        State {
+            map: Arc::new(VolumeMap { geometry, chunks }),
+            nodes: BTreeMap::from([(NodeId(node), SocketAddr::from(([127, 0, 0, 1], port)))]),
+            places: Vec::new(),
+            sync_writes: false,
+        }
+    }
+
+    #[test]
+    fn a_map_of_before_the_volume_grew_is_not_taken() {
+        let mut known = state(&[1], 1, 10);
+        assert!(known.take_over(state(&[1, 2], 2, 20)));
+        assert_eq!((known.map.geometry.chunks(), known.nodes.len()), (3, 2));
+        assert!(!known.take_over(state(&[1], 1, 30)));
+        assert_eq!((known.map.geometry.chunks(), known.nodes.len()), (3, 2));
+        assert_eq!(known.nodes[&NodeId(1)].port(), 10);
+        // The same again is news, and so are further groups.
+        assert!(known.take_over(state(&[1, 2], 1, 40)));
+        assert_eq!(known.nodes[&NodeId(1)].port(), 40);
+        assert!(known.take_over(state(&[1, 2, 1], 1, 40)));
+        assert_eq!(known.map.geometry.chunks(), 4);
+    }
 }

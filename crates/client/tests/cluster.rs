@@ -4,26 +4,33 @@
 //! The nodes are plain targets that serve one memory device, so that copies are always equal; what real nodes
 //! refuse is proved where refusals are (`volume::client`, `client::connection`).
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bdev::fault::{Effect, Fault, FaultDevice, Faults, Target as Struck};
 use bdev::memory::MemoryDevice;
-use bdev::{BlockDevice, Channel, ChannelExt, IoError};
+use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError};
 use client::{LinkOptions, NodeDirectory, NodeLinks, node_subsystem};
 use fabrics::target::{Hosts, Namespace, Options, Subsystem, Target, serve};
 use foundation::{BlockCount, Epoch, Lba, Random};
+use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpReceiver, TcpSender, TcpStream};
 use reactor::sim::{Host, Simulation};
 use reactor::{Buffer, BufferPool, time};
-use volume::client::{ClientOptions, MapSource, Sessions, VolumeChannel, VolumeDevice, VolumeMap};
+use volume::client::{
+    Answer, AnswerSink, ClientOptions, MapSource, PeerStatus, Peers, Place, Reply, Sessions, VolumeChannel,
+    VolumeDevice, VolumeMap,
+};
+use volume::message::codec::{NativeCommand, NativeFields, NativeOperation};
 use volume::{
-    ChunkConfig, ChunkIndex, ChunkMap, Geometry, HostId, Incarnation, Membership, NodeId, VolumeNumber,
+    ChunkConfig, ChunkIndex, ChunkMap, Geometry, HostId, Incarnation, Membership, NodeId, Status, TraceId,
+    VolumeNumber, WriterToken,
 };
 
 const VOLUME: u32 = 7;
@@ -119,6 +126,7 @@ struct Cluster {
     nodes: Vec<Host>,
     user: Host,
     disk: Arc<dyn BlockDevice>,
+    faults: Arc<Faults>,
     masters: Arc<Masters>,
     sessions: Sessions,
 }
@@ -131,12 +139,15 @@ impl Cluster {
             .collect();
         let user = simulation.add_host("user");
         let masters = Masters::new(&nodes);
+        let faults = Arc::<Faults>::default();
         let disk = Arc::new(MemoryDevice::new(4096, BlockCount(256)).unwrap());
+        let disk = Arc::new(FaultDevice::new(disk, faults.clone()));
         let cluster = Self {
             simulation,
             nodes,
             user,
             disk,
+            faults,
             masters,
             sessions: Sessions::starting_at(5),
         };
@@ -199,10 +210,20 @@ impl Cluster {
         options: LinkOptions,
         program: impl FnOnce(Rc<VolumeChannel>) -> F + 'static,
     ) -> Rc<Cell<bool>> {
+        self.begin_through(self.masters.clone(), time_limit, options, program)
+    }
+
+    fn begin_through<F: Future<Output = ()> + 'static>(
+        &self,
+        directory: Arc<dyn NodeDirectory>,
+        time_limit: Duration,
+        options: LinkOptions,
+        program: impl FnOnce(Rc<VolumeChannel>) -> F + 'static,
+    ) -> Rc<Cell<bool>> {
         let done = Rc::new(Cell::new(false));
         let (sessions, masters, told) = (self.sessions.clone(), self.masters.clone(), done.clone());
         self.simulation.start(self.user, move || async move {
-            let links = NodeLinks::new(options, sessions.clone(), masters.clone());
+            let links = NodeLinks::new(options, sessions.clone(), directory);
             let device = VolumeDevice::new(
                 VolumeNumber(VOLUME),
                 Arc::new(Source(masters)),
@@ -437,4 +458,184 @@ fn a_cluster_that_is_gone_is_an_error_in_time() {
         );
         assert!(time::now().since(before) < Duration::from_secs(50));
     });
+}
+
+/// Commands that a test gives to the links itself: their ends, and which of them it has given up.
+#[derive(Default)]
+struct Asked {
+    ends: RefCell<BTreeMap<u64, PeerStatus>>,
+    given_up: RefCell<BTreeSet<u64>>,
+}
+
+impl AnswerSink for Asked {
+    fn answer(&self, tag: u64, answer: Answer) {
+        self.ends.borrow_mut().insert(tag, answer.status);
+    }
+
+    fn waits(&self, tag: u64) -> bool {
+        !self.given_up.borrow().contains(&tag)
+    }
+}
+
+impl Asked {
+    /// Writes one block of the first chunk; the block's number is the tag.
+    fn write(self: &Rc<Self>, links: &NodeLinks, session: u64, block: u32, byte: u8) {
+        let command = NativeCommand {
+            operation: NativeOperation::Write { fua: false },
+            volume: VolumeNumber(VOLUME),
+            fields: NativeFields {
+                epoch: Epoch(1),
+                writer_token: WriterToken(0),
+                first_lba: Lba(block.into()),
+            },
+            blocks: 1,
+            trace: TraceId(0),
+            portal_token: 0,
+        };
+        let place = Place {
+            chunk: ChunkIndex(0),
+            first_block: block,
+        };
+        let reply = Reply::new(self.clone(), block.into());
+        let data = Data::From(filled(1, byte));
+        links.submit(NodeId(1), session, command, place, data, reply);
+    }
+
+    fn end(&self, tag: u64) -> Option<PeerStatus> {
+        self.ends.borrow().get(&tag).copied()
+    }
+}
+
+const DONE: Option<PeerStatus> = Some(PeerStatus::Answered(Status::Done));
+
+#[test]
+fn a_write_whose_session_is_over_is_not_sent_in_a_newer_one() {
+    let cluster = Cluster::new(7);
+    let (sessions, masters) = (cluster.sessions.clone(), cluster.masters.clone());
+    cluster.simulation.start(cluster.user, move || async move {
+        let options = LinkOptions::new("nqn.2026-11.io.redhare:host".parse().unwrap(), HostId(9));
+        let links = NodeLinks::new(options, sessions.clone(), masters);
+        let asked = Rc::<Asked>::default();
+        asked.write(&links, 5, 0, 1);
+        // Another write is lost before the connection is begun: what would be sent now would be sent in the next session.
+        assert_eq!(sessions.renew(5), 6);
+        asked.write(&links, 6, 1, 2);
+        time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            (asked.end(0), asked.end(1)),
+            (Some(PeerStatus::Unreachable), DONE)
+        );
+        // Nor over the connection that there is.
+        asked.write(&links, 5, 2, 1);
+        assert_eq!(asked.end(2), Some(PeerStatus::Unreachable));
+    });
+    cluster.simulation.run_for(Duration::from_secs(2));
+    cluster.run(Duration::from_secs(10), |channel| async move {
+        check(&channel, 0, &[0, 2, 0]).await;
+    });
+}
+
+#[test]
+fn what_was_given_up_while_it_waited_for_a_place_in_a_queue_is_not_sent() {
+    let cluster = Cluster::new(8);
+    let hangs = Fault {
+        target: Struck::Writes,
+        range: None,
+        skip: 0,
+        times: 2,
+        effect: Effect::Hang,
+    };
+    cluster.faults.plant(hangs);
+    let (sessions, masters, faults) = (
+        cluster.sessions.clone(),
+        cluster.masters.clone(),
+        cluster.faults.clone(),
+    );
+    cluster.simulation.start(cluster.user, move || async move {
+        let options = LinkOptions {
+            queue_entries: 2,
+            ..LinkOptions::new("nqn.2026-11.io.redhare:host".parse().unwrap(), HostId(9))
+        };
+        let links = NodeLinks::new(options, sessions, masters);
+        let asked = Rc::<Asked>::default();
+        (0..4).for_each(|block| asked.write(&links, 5, block, 3));
+        time::sleep(Duration::from_secs(1)).await;
+        assert!(asked.ends.borrow().is_empty());
+        asked.given_up.borrow_mut().insert(2);
+        faults.clear();
+        time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((asked.end(0), asked.end(1)), (DONE, DONE));
+        assert_eq!((asked.end(2), asked.end(3)), (Some(PeerStatus::Lost), DONE));
+    });
+    cluster.simulation.run_for(Duration::from_secs(4));
+    cluster.run(Duration::from_secs(10), |channel| async move {
+        check(&channel, 0, &[3, 3, 0, 3]).await;
+    });
+}
+
+/// Nodes whose first one is reached by way of another host.
+struct Around(Arc<Masters>, SocketAddr);
+
+impl NodeDirectory for Around {
+    fn address(&self, node: NodeId) -> Option<SocketAddr> {
+        match node {
+            NodeId(1) => Some(self.1),
+            node => self.0.address(node),
+        }
+    }
+}
+
+/// Passes on what comes, but nothing any more once it is dead.
+async fn pass(mut from: TcpReceiver, mut to: TcpSender, is_dead: Arc<AtomicBool>) {
+    while let Ok(Some(bytes)) = from.receive().await {
+        if !is_dead.load(Ordering::Acquire) {
+            let mut batch = SendBatch::new();
+            batch.headers().extend_from_slice(&bytes);
+            drop(to.send(batch).await.0);
+        }
+    }
+    to.shutdown();
+}
+
+/// Its admin queue lives: the keep-alive is answered all the time.
+#[test]
+fn a_queue_on_which_nothing_comes_is_replaced_when_a_command_was_given_up() {
+    let cluster = Cluster::new(9);
+    let between = cluster.simulation.add_host("between");
+    let (before, behind) = (
+        SocketAddr::new(between.address(), PORT),
+        SocketAddr::new(cluster.nodes[0].address(), PORT),
+    );
+    let is_dead = Arc::new(AtomicBool::new(false));
+    let dies = is_dead.clone();
+    let opened = Rc::new(Cell::new(0));
+    let counted = opened.clone();
+    cluster.simulation.start(between, move || async move {
+        let listener = TcpListener::bind(before, TcpOptions::default()).unwrap();
+        while let Ok(stream) = listener.accept().await {
+            counted.set(counted.get() + 1);
+            // The second is the first association's I/O queue.
+            let is_dead = match counted.get() {
+                2 => is_dead.clone(),
+                _ => Arc::default(),
+            };
+            let there = TcpStream::connect(behind, &TcpOptions::default()).await.unwrap();
+            let ((from_user, to_user), (from_there, to_there)) = (stream.split(), there.split());
+            drop(reactor::spawn(pass(from_user, to_there, is_dead.clone())));
+            drop(reactor::spawn(pass(from_there, to_user, is_dead)));
+        }
+    });
+    let directory = Arc::new(Around(cluster.masters.clone(), before));
+    let options = LinkOptions::new("nqn.2026-11.io.redhare:host".parse().unwrap(), HostId(9));
+    let limit = Duration::from_secs(6);
+    let done = cluster.begin_through(directory, limit, options, |channel| async move {
+        channel.write(Lba(0), filled(1, 1)).await.unwrap();
+        dies.store(true, Ordering::Release);
+        // A flush needs no newer session, for which there would be a new connection anyway.
+        assert_eq!(channel.flush().await, Err(IoError::Unavailable));
+        channel.flush().await.unwrap();
+    });
+    cluster.simulation.run_for(Duration::from_secs(20));
+    assert!(done.get());
+    assert_eq!((opened.get(), cluster.sessions.current()), (4, 5));
 }

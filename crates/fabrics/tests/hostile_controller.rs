@@ -1,5 +1,5 @@
 //! A controller that answers in the right form and means no good: what it says decides neither how long our initiator
-//! goes on asking nor how much it keeps. (`crates/fuzzing` feeds the initiator answers that are changed anyhow.)
+//! goes on asking nor how much it keeps, and part of an answer is none. (`crates/fuzzing` feeds the initiator answers that are changed anyhow.)
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -7,11 +7,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::support::{memory, options, target};
+use bdev::{ChannelExt, IoError};
 use fabrics::initiator::{ConnectError, ConnectOptions, Controller, discover};
 use fabrics::target::{Options, serve};
+use foundation::Lba;
 use protocols::nvme::Status;
 use protocols::nvme::identify::NamespaceList;
 use protocols::tcp::pdu::PduType;
+use reactor::BufferPool;
 use reactor::net::{SendBatch, TcpListener, TcpOptions, TcpReceiver, TcpSender, TcpStream};
 use reactor::sim::Simulation;
 
@@ -26,7 +29,7 @@ async fn put(to: &mut TcpSender, bytes: &[u8]) {
     drop(to.send(batch).await.0);
 }
 
-async fn pass(mut from: TcpReceiver, mut to: TcpSender, edit: Option<Edit>) {
+async fn pass(mut from: TcpReceiver, mut to: TcpSender, edit: Edit) {
     let mut held = Vec::new();
     while let Ok(Some(bytes)) = from.receive().await {
         held.extend_from_slice(&bytes);
@@ -37,9 +40,7 @@ async fn pass(mut from: TcpReceiver, mut to: TcpSender, edit: Option<Edit>) {
             }
             let rest = held.split_off(length);
             let mut pdu = std::mem::replace(&mut held, rest);
-            if let Some(edit) = &edit {
-                edit(&mut pdu);
-            }
+            edit(&mut pdu);
             put(&mut to, &pdu).await;
         }
     }
@@ -48,6 +49,15 @@ async fn pass(mut from: TcpReceiver, mut to: TcpSender, edit: Option<Edit>) {
 
 /// What a host gets that runs `ask` against a target whose PDUs are changed.
 fn against<T: 'static, F: Future<Output = T> + 'static>(
+    edit: impl Fn(&mut [u8]) + 'static,
+    ask: impl FnOnce(ConnectOptions) -> F + 'static,
+) -> T {
+    between(|_| {}, edit, ask)
+}
+
+/// As [`against`], where the target gets the host's PDUs changed, too.
+fn between<T: 'static, F: Future<Output = T> + 'static>(
+    edit_asked: impl Fn(&mut [u8]) + 'static,
     edit: impl Fn(&mut [u8]) + 'static,
     ask: impl FnOnce(ConnectOptions) -> F + 'static,
 ) -> T {
@@ -66,14 +76,14 @@ fn against<T: 'static, F: Future<Output = T> + 'static>(
         let _server = serve(target, behind, Options::default()).unwrap();
         std::future::pending::<()>().await;
     });
-    let edit: Edit = Rc::new(edit);
+    let (edit_asked, edit): (Edit, Edit) = (Rc::new(edit_asked), Rc::new(edit));
     simulation.start(between, move || async move {
         let listener = TcpListener::bind(before, TcpOptions::default()).unwrap();
         while let Ok(stream) = listener.accept().await {
             let there = TcpStream::connect(behind, &TcpOptions::default()).await.unwrap();
             let ((from_host, to_host), (from_there, to_there)) = (stream.split(), there.split());
-            drop(reactor::spawn(pass(from_host, to_there, None)));
-            drop(reactor::spawn(pass(from_there, to_host, Some(edit.clone()))));
+            drop(reactor::spawn(pass(from_host, to_there, edit_asked.clone())));
+            drop(reactor::spawn(pass(from_there, to_host, edit.clone())));
         }
     });
     let place = Rc::new(Cell::new(None));
@@ -165,5 +175,58 @@ fn a_discovery_log_that_always_changes_is_given_up() {
         (16..50).contains(&reads.get()),
         "{} parts of the log were read",
         reads.get()
+    );
+}
+
+/// Otherwise the rest would be what the buffer held before.
+#[test]
+fn a_read_that_is_answered_in_part_did_not_succeed() {
+    // Of two blocks the first is asked for: number of blocks and length of the data, in the command of a capsule.
+    let edit = |pdu: &mut [u8]| {
+        let is_read = pdu[0] == PduType::Command as u8 && pdu[8] == 2 && pdu[8 + 48] == 1;
+        if is_read {
+            pdu[8 + 48] = 0;
+            pdu[8 + 32..8 + 36].copy_from_slice(&512_u32.to_le_bytes());
+        }
+    };
+    between(
+        edit,
+        |_| {},
+        async |options| {
+            let controller = Controller::connect(options).await.unwrap();
+            let namespace = controller.open_namespace(1).await.unwrap();
+            let room = |blocks: usize| BufferPool::current().try_allocate(blocks * 512).unwrap();
+            assert_eq!(namespace.read(Lba(0), room(1)).await.0, Ok(()));
+            assert_eq!(namespace.read(Lba(0), room(2)).await.0, Err(IoError::Unavailable));
+            assert_eq!(namespace.read(Lba(0), room(3)).await.0, Ok(()));
+        },
+    );
+}
+
+/// Others hold all of this core's buffers: that is no reason to panic.
+#[test]
+fn buffers_for_connecting_are_waited_for_and_their_lack_is_an_error() {
+    against(
+        |_| {},
+        async |options| {
+            let pool = BufferPool::current();
+            // Pages there are: what the pool has once given to buffers of one size it gives to those of no other.
+            let mut held = vec![pool.try_allocate(4096).unwrap()];
+            for length in [reactor::buffer::BUFFER_BYTES_MAX, 1 << 16, 1 << 14, 4096] {
+                while let Ok(buffer) = pool.try_allocate(length) {
+                    held.push(buffer);
+                }
+            }
+            let Err(error) = Controller::connect(options.clone()).await else {
+                panic!("it was connected without a buffer");
+            };
+            assert!(matches!(error, ConnectError::NoBuffer { .. }), "{error}");
+            drop(reactor::spawn(async move {
+                reactor::time::sleep(Duration::from_secs(1)).await;
+                drop(held);
+            }));
+            let connected = Controller::connect(options).await.map(drop);
+            assert!(connected.is_ok(), "{connected:?}");
+        },
     );
 }

@@ -361,6 +361,7 @@ impl Exported {
     /// chunks that know no token yet (`docs/decisions/0100`). Hosts that are connected stay so, and hear of it later: one that has heard
     /// may ask another portal next, which may not have.
     fn grow(self: &Rc<Self>, geometry: Geometry) {
+        self.routes.announce(&geometry);
         let exported = Rc::downgrade(self);
         drop(spawn(async move {
             loop {

@@ -8,7 +8,7 @@ use protocols::auth::{
 };
 use protocols::nvme::fabrics::ConnectAnswer;
 
-use super::controller::{ConnectError, ConnectOptions, buffer_of, page_buffer};
+use super::controller::{ConnectError, ConnectOptions};
 use super::queue::Queue;
 use crate::authentication::{elsewhere, next_sequence};
 
@@ -123,14 +123,14 @@ async fn take(mut host: Host, fetched: Vec<u8>) -> Result<Taken, AuthenticationE
 async fn send(options: &ConnectOptions, queue: &Queue, message: &[u8]) -> Result<(), ConnectError> {
     let length = u32::try_from(message.len()).expect("messages are at most 4096 bytes");
     let command = AuthenticationCommand::send(length);
-    let data = Data::From(buffer_of(message));
+    let data = Data::From(options.buffer_of(message).await?);
     let sent = options.run(queue, "Authentication Send", command, data).await;
     sent.map(|_| ())
 }
 
 async fn fetch(options: &ConnectOptions, queue: &Queue) -> Result<Vec<u8>, ConnectError> {
     let command = AuthenticationCommand::receive(MESSAGE_BYTES_MAX as u32);
-    let room = Data::Into(page_buffer(MESSAGE_BYTES_MAX));
+    let room = Data::Into(options.room(MESSAGE_BYTES_MAX).await?);
     let result = options
         .run_counted(queue, "Authentication Receive", command, room)
         .await?;

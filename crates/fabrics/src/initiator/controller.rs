@@ -22,9 +22,10 @@ use protocols::nvme::registers::{CC_OFFSET, CSTS_OFFSET, Configuration, Controll
 use protocols::nvme::{Command, Completion, Nqn, NqnField, Status};
 use protocols::tcp::initiator::Options;
 use protocols::tls::Psk;
+use reactor::buffer::AllocateError;
 use reactor::net::TcpOptions;
 use reactor::sync::{Receiver, channel};
-use reactor::{Buffer, BufferPool, spawn, time};
+use reactor::{Buffer, BufferMut, BufferPool, spawn, time};
 
 use super::authenticate::{AuthenticationError, authenticate};
 use super::namespace::NamespaceChannel;
@@ -83,6 +84,14 @@ pub enum ConnectError {
         status: Status,
         /// What to do.
         remedy: &'static str,
+    },
+    /// No memory for a command of connecting, within the limit.
+    #[error("no buffer for a command to the NVMe/TCP target at {address}: {source}")]
+    NoBuffer {
+        /// The target.
+        address: SocketAddr,
+        /// Why.
+        source: AllocateError,
     },
     /// The namespace is another than before.
     #[error(
@@ -261,7 +270,7 @@ impl ConnectOptions {
             subnqn: NqnField::from(&self.subsystem),
             hostnqn: NqnField::from(&self.host),
         };
-        let data = Data::From(buffer_of(&data.encode()));
+        let data = Data::From(self.buffer_of(&data.encode()).await?);
         let completion = self.run(&queue, CONNECT, connect.to_command(), data).await?.0;
         let answer = ConnectAnswer::from_completion(&completion);
         authenticate(self, &queue, answer).await?;
@@ -312,6 +321,27 @@ impl ConnectOptions {
         }
     }
 
+    /// Room for a command's data, in zeros: a target that sends less than was asked for leaves them, not another's bytes. What
+    /// else this core does may hold all of the pool, and some of it comes back with each request that ends.
+    pub(super) async fn room(&self, bytes: usize) -> Result<BufferMut, ConnectError> {
+        let pool = BufferPool::current();
+        let waited = time::timeout(self.limit, pool.allocate(bytes)).await;
+        let allocated = waited.unwrap_or_else(|time::Elapsed| pool.try_allocate(bytes));
+        let mut buffer = allocated.map_err(|source| ConnectError::NoBuffer {
+            address: self.address,
+            source,
+        })?;
+        buffer.fill(0);
+        Ok(buffer)
+    }
+
+    /// A command's data. Waits as [`ConnectOptions::room`] does.
+    pub(super) async fn buffer_of(&self, bytes: &[u8]) -> Result<Buffer, ConnectError> {
+        let mut buffer = self.room(bytes.len()).await?;
+        buffer.copy_from_slice(bytes);
+        Ok(buffer.freeze())
+    }
+
     fn refused(&self, command: &'static str, status: Status) -> ConnectError {
         let remedy = match status {
             Status::CONNECT_INVALID_PARAMETERS => "check the subsystem's name (\"nvme discover\" lists them)",
@@ -338,14 +368,6 @@ impl Drop for Controller {
         // Whoever waits for the end holds the queue, too.
         self.admin.close();
     }
-}
-
-pub(super) fn buffer_of(bytes: &[u8]) -> Buffer {
-    let mut buffer = BufferPool::current()
-        .try_allocate(bytes.len())
-        .expect("a page for connecting is free: nothing else of this connection is in flight");
-    buffer.copy_from_slice(bytes);
-    buffer.freeze()
 }
 
 /// An association. Dropping it ends its keep-alive and closes the admin queue, and with that the target ends
@@ -615,20 +637,11 @@ async fn identify(
     admin: &Queue,
     identify: Identify,
 ) -> Result<Buffer, ConnectError> {
-    let page = page_buffer(IDENTIFY_BYTES);
+    let page = options.room(IDENTIFY_BYTES).await?;
     let (_, data) = options
         .run(admin, "Identify", identify.to_command(), Data::Into(page))
         .await?;
     Ok(data.into_read().freeze())
-}
-
-pub(super) fn page_buffer(bytes: usize) -> reactor::BufferMut {
-    let mut buffer = BufferPool::current()
-        .try_allocate(bytes)
-        .expect("a page for an admin command is free");
-    // A target that sends less than was asked for leaves zeros, not another's bytes.
-    buffer.fill(0);
-    buffer
 }
 
 async fn ask_for_queues(options: &ConnectOptions, admin: &Queue) -> Result<u16, ConnectError> {
@@ -677,7 +690,9 @@ async fn keep_alive_task(controller: Weak<Controller>) {
 
 async fn read_log(options: &ConnectOptions, admin: &Queue, get: GetLogPage) -> Result<Vec<u8>, ConnectError> {
     let length = usize::try_from(get.length_bytes()).unwrap_or(usize::MAX);
-    let page = page_buffer(length.min(reactor::buffer::BUFFER_BYTES_MAX));
+    let page = options
+        .room(length.min(reactor::buffer::BUFFER_BYTES_MAX))
+        .await?;
     let (_, data) = options
         .run(admin, "Get Log Page", get.to_command(), Data::Into(page))
         .await?;

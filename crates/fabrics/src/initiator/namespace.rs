@@ -140,15 +140,17 @@ impl NamespaceChannel {
             rest = left;
             let command = self.command(operation, Lba(lba.0 + done), BlockCount(count));
             let result = self.queue.execute(command, piece).await;
+            let is_short = result.is_short();
+            let ended = result.completion.map(|completion| match completion.status() {
+                // As the queue does with what comes whole in one command.
+                status if status.is_success() && is_short => Status::TRANSIENT_TRANSPORT_ERROR,
+                status => status,
+            });
             if let Data::Into(buffer) = result.data {
                 joined = joined.join(buffer).expect("the pieces come from one buffer");
             }
-            let status = match result.completion {
-                Some(completion) => crate::status::error_of(completion.status()),
-                None => Err(IoError::Unavailable),
-            };
-            self.queue
-                .set_last_status(result.completion.map_or(Status::SUCCESS, |c| c.status()));
+            let status = ended.map_or(Err(IoError::Unavailable), crate::status::error_of);
+            self.queue.set_last_status(ended.unwrap_or(Status::SUCCESS));
             if status.is_err() {
                 if let Data::Into(left) = rest {
                     joined = joined.join(left).expect("the pieces come from one buffer");

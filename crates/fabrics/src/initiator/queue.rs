@@ -13,6 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bdev::{Data, IoError, Token};
+use foundation::Instant;
 use foundation::checksum::crc32c;
 use protocols::nvme::{Command, Completion, Status};
 use protocols::tcp::initiator::{Direction, Event, Initiator as Protocol, Options, Transfer};
@@ -44,6 +45,16 @@ impl CommandResult {
         self.completion
             .map_or(Status::INTERNAL_PATH_ERROR, |completion| completion.status())
     }
+
+    /// Whether less data came from the target than there is room for. A target that says so of a read that succeeded is in
+    /// error: the rest of the buffer holds what it held before.
+    pub fn is_short(&self) -> bool {
+        is_short(&self.data, self.received_bytes)
+    }
+}
+
+fn is_short(data: &Data, received_bytes: usize) -> bool {
+    matches!(data, Data::Into(buffer) if received_bytes < buffer.len())
 }
 
 #[derive(Default)]
@@ -56,6 +67,9 @@ struct Waiter {
 pub trait CommandSink {
     /// Takes a command's end, perhaps from inside `submit_raw`.
     fn ended(&self, tag: u64, result: CommandResult);
+
+    /// Whether the command is wanted still. One that is not when its turn comes to be sent ends without a completion instead.
+    fn wants(&self, tag: u64) -> bool;
 }
 
 /// Who is told of a command's end.
@@ -68,6 +82,13 @@ enum Completer {
 }
 
 impl Completer {
+    fn is_wanted(&self) -> bool {
+        match self {
+            Completer::Sink(sink, tag) => sink.wants(*tag),
+            Completer::Device(_) | Completer::Waiter(_) | Completer::Nobody => true,
+        }
+    }
+
     fn complete(self, result: CommandResult) {
         match self {
             Completer::Device(token) => {
@@ -102,6 +123,17 @@ struct Waiting {
     completer: Completer,
 }
 
+impl Waiting {
+    /// Ends it unsent.
+    fn end(self) {
+        self.completer.complete(CommandResult {
+            completion: None,
+            data: self.data,
+            received_bytes: 0,
+        });
+    }
+}
+
 struct State {
     protocol: Protocol,
     out: SendBatch,
@@ -117,6 +149,8 @@ pub struct Queue {
     state: RefCell<State>,
     ready: Notify,
     ended: Cell<bool>,
+    /// When something came last, or a command was sent while none was under way.
+    heard: Cell<Instant>,
     /// Of the last command of a device that has ended.
     last_status: Cell<Status>,
     end: Notify,
@@ -184,6 +218,7 @@ impl Queue {
             state: RefCell::new(state),
             ready: Notify::new(),
             ended: Cell::new(false),
+            heard: Cell::new(Instant::default()),
             last_status: Cell::new(Status::SUCCESS),
             end: Notify::new(),
             opened: Cell::new(false),
@@ -240,6 +275,15 @@ impl Queue {
         state.commands.len() - state.free.len() + state.waiting.len()
     }
 
+    /// For how long nothing has come though commands are under way; zero if none are.
+    pub fn silence(&self) -> Duration {
+        let state = self.state.borrow();
+        if state.is_idle() {
+            return Duration::ZERO;
+        }
+        time::now().since(self.heard.get())
+    }
+
     /// Runs a command. The identifier and the data pointer are filled in here. Dropping the future
     /// leaves the command running with its buffer.
     pub async fn execute(&self, command: Command, data: Data) -> CommandResult {
@@ -277,29 +321,22 @@ impl Queue {
     }
 
     fn start_command(&self, command: Command, data: Data, completer: Completer) {
+        let command = Waiting {
+            command,
+            data,
+            completer,
+        };
         if self.ended.get() {
-            return completer.complete(CommandResult {
-                completion: None,
-                data,
-                received_bytes: 0,
-            });
+            return command.end();
         }
         let mut state = self.state.borrow_mut();
         let was_empty = state.out.is_empty();
+        if state.is_idle() {
+            self.heard.set(time::turn());
+        }
         match state.free.pop() {
-            Some(cid) => state.send(
-                cid,
-                Waiting {
-                    command,
-                    data,
-                    completer,
-                },
-            ),
-            None => state.waiting.push_back(Waiting {
-                command,
-                data,
-                completer,
-            }),
+            Some(cid) => state.send(cid, command),
+            None => state.waiting.push_back(command),
         }
         drop(state);
         if was_empty {
@@ -351,18 +388,13 @@ impl Queue {
                 received_bytes: 0,
             });
         }
-        for command in waiting {
-            command.completer.complete(CommandResult {
-                completion: None,
-                data: command.data,
-                received_bytes: 0,
-            });
-        }
+        waiting.into_iter().for_each(Waiting::end);
         self.end.notify();
         self.ready.notify();
     }
 
     fn take(&self, mut input: &[u8]) -> bool {
+        self.heard.set(time::turn());
         loop {
             let mut state = self.state.borrow_mut();
             let event = match state.protocol.receive(&mut input) {
@@ -388,8 +420,9 @@ impl Queue {
                     digest_ok,
                     ..
                 } => {
-                    let ended = state.finish(cid);
+                    let (ended, unwanted) = state.finish(cid);
                     drop(state);
+                    unwanted.into_iter().for_each(Waiting::end);
                     self.complete(ended, Completion::success(cid), digest_ok);
                 }
                 Event::DataComplete { .. } => {}
@@ -397,8 +430,9 @@ impl Queue {
                     completion,
                     digest_ok,
                 } => {
-                    let ended = state.finish(completion.cid());
+                    let (ended, unwanted) = state.finish(completion.cid());
                     drop(state);
+                    unwanted.into_iter().for_each(Waiting::end);
                     self.complete(ended, completion, digest_ok);
                 }
                 Event::Transfer(transfer) => state.transfer(&transfer),
@@ -419,7 +453,11 @@ impl Queue {
         else {
             return;
         };
-        let completion = if digest_ok {
+        // Whoever waits for an answer of any length looks at it themselves.
+        let is_whole = !matches!(completer, Completer::Device(_))
+            || !completion.status().is_success()
+            || !is_short(&data, received_bytes);
+        let completion = if digest_ok && is_whole {
             completion
         } else {
             completion.with_status(Status::TRANSIENT_TRANSPORT_ERROR)
@@ -434,6 +472,10 @@ impl Queue {
 }
 
 impl State {
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.commands.len()
+    }
+
     fn send(&mut self, cid: u16, waiting: Waiting) {
         let Waiting {
             command,
@@ -518,14 +560,22 @@ impl State {
         }
     }
 
-    /// Frees the identifier, and lets the next waiting command have it.
-    fn finish(&mut self, cid: u16) -> Option<Outstanding> {
-        let ended = self.commands.get_mut(usize::from(cid))?.take()?;
-        match self.waiting.pop_front() {
-            Some(next) => self.send(cid, next),
-            None => self.free.push(cid),
+    /// Frees the identifier, and lets the next waiting command have it that is wanted still. Those that are not wanted any
+    /// more are to be ended by the caller.
+    fn finish(&mut self, cid: u16) -> (Option<Outstanding>, Vec<Waiting>) {
+        let mut unwanted = Vec::new();
+        let ended = self.commands.get_mut(usize::from(cid)).and_then(Option::take);
+        if ended.is_none() {
+            return (None, unwanted);
         }
-        Some(ended)
+        loop {
+            match self.waiting.pop_front() {
+                Some(next) if !next.completer.is_wanted() => unwanted.push(next),
+                Some(next) => break self.send(cid, next),
+                None => break self.free.push(cid),
+            }
+        }
+        (ended, unwanted)
     }
 }
 

@@ -271,6 +271,7 @@ pub(super) fn connect_failed(error: &ConnectError) -> RpcError {
         ConnectError::Refused { .. } => libc::ECONNRESET,
         ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
         ConnectError::Command { .. } => libc::EIO,
+        ConnectError::NoBuffer { .. } => libc::ENOMEM,
         ConnectError::Changed { .. } => libc::ESTALE,
         ConnectError::OtherNamespace { .. } => libc::EINVAL,
         ConnectError::Inaccessible { .. } => libc::EAGAIN,

@@ -31,6 +31,9 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// A node that is silent for about this long is lost.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// A connection in which more places than this are taken by commands that nobody wants any more is ended: the node cancels
+/// them then.
+const UNWANTED_MAX: usize = QUEUE_ENTRIES as usize / 4;
 /// Status code type of command-specific codes.
 const COMMAND_SPECIFIC: u8 = 1;
 
@@ -68,6 +71,14 @@ impl Peers for Links {
         }
         let link = self.links.borrow_mut().entry(to).or_default().clone();
         link.submit(&node, to, Waiting { command, data, reply });
+    }
+
+    fn given_up(&self, node: NodeId) {
+        let link = self.links.borrow().get(&node).cloned();
+        let connection = link.and_then(|link| link.state.borrow().connection.clone());
+        if let Some(connection) = connection {
+            connection.given_up();
+        }
     }
 }
 
@@ -167,10 +178,10 @@ fn options(node: &Node, to: NodeId) -> Option<ConnectOptions> {
     Some(options)
 }
 
-/// A command under way, and whether it is a claim, whose completion has its number.
+/// A command under way, and what its completion says: of a claim its number, and of a read as much data as was asked for.
 struct Asked {
     reply: Reply,
-    claims: bool,
+    operation: NativeOperation,
 }
 
 struct Connection {
@@ -207,19 +218,47 @@ impl Connection {
 
     fn submit(&self, command: Waiting) {
         let Waiting { command, data, reply } = command;
-        let claims = command.operation == NativeOperation::Claim;
-        let tag = self.asked.borrow_mut().insert(Asked { reply, claims });
+        let operation = command.operation;
+        let tag = self.asked.borrow_mut().insert(Asked { reply, operation });
         let sink = self.own.upgrade().expect("the caller holds the connection");
         let encoded = crate::node::command_of(&command.encode());
         self.queue.submit_raw(encoded, data, sink, tag as u64);
+    }
+
+    /// Ends it if nothing came for a while, which the keep-alive of the admin queue does not see, or if too many of its commands
+    /// are like the one that was given up.
+    fn given_up(&self) {
+        let asked = self.asked.borrow();
+        let unwanted = asked.iter().filter(|(_, asked)| !asked.reply.is_wanted()).count();
+        drop(asked);
+        if unwanted > UNWANTED_MAX || self.queue.silence() >= KEEP_ALIVE {
+            tracing::warn!(peer = %self.queue.peer_address(), unwanted, "a connection does not go on: it is ended");
+            self.queue.close();
+        }
     }
 }
 
 impl CommandSink for Connection {
     fn ended(&self, tag: u64, result: CommandResult) {
         let index = usize::try_from(tag).expect("tags are slab indices");
-        let Asked { reply, claims } = self.asked.borrow_mut().remove(index);
-        reply.answer(status_of(result.completion, claims), result.data);
+        let Asked { reply, operation } = self.asked.borrow_mut().remove(index);
+        reply.answer(end_of(&result, operation), result.data);
+    }
+
+    fn wants(&self, tag: u64) -> bool {
+        let index = usize::try_from(tag).expect("tags are slab indices");
+        self.asked
+            .borrow()
+            .get(index)
+            .is_some_and(|asked| asked.reply.is_wanted())
+    }
+}
+
+/// How a command has ended. Of a read that succeeded all bytes have come, or nothing is known of those that have not.
+fn end_of(result: &CommandResult, operation: NativeOperation) -> PeerStatus {
+    match status_of(result.completion, operation == NativeOperation::Claim) {
+        PeerStatus::Answered(Status::Done) if operation.is_read() && result.is_short() => PeerStatus::Lost,
+        status => status,
     }
 }
 
@@ -250,5 +289,26 @@ pub(crate) fn refused(status: NvmeStatus) -> PeerStatus {
         // The node does not serve the volume (yet, or any more).
         NvmeStatus::INVALID_NAMESPACE_OR_FORMAT => PeerStatus::Answered(Status::NotReady),
         status => PeerStatus::Failed(fabrics::status::error_of(status).err().unwrap_or(IoError::Media)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_came_in_part_was_not_done() {
+        let pool = reactor::BufferPool::new(4 << 20);
+        let result = |received_bytes| CommandResult {
+            completion: Some(Completion::success(1).with_result_u64(7)),
+            data: Data::Into(pool.try_allocate(8192).unwrap()),
+            received_bytes,
+        };
+        let done = PeerStatus::Answered(Status::Done);
+        assert_eq!(end_of(&result(8192), NativeOperation::Read), done);
+        assert_eq!(end_of(&result(4096), NativeOperation::Read), PeerStatus::Lost);
+        assert_eq!(end_of(&result(4096), NativeOperation::Check), done);
+        let claimed = PeerStatus::Answered(Status::Claimed(7));
+        assert_eq!(end_of(&result(0), NativeOperation::Claim), claimed);
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Routes {
     map: Mutex<Arc<VolumeMap>>,
     /// Node and disk of each copy, by chunk index, for the configurations to come: a map is made anew once, not for each part.
     places: Mutex<Places>,
+    /// Chunks that the volume is said to have.
+    announced: AtomicU64,
     version: AtomicU64,
 }
 
@@ -33,6 +35,7 @@ impl Routes {
             volume,
             map: Mutex::new(Arc::new(VolumeMap { geometry, chunks })),
             places: Mutex::default(),
+            announced: AtomicU64::new(0),
             version: AtomicU64::new(1),
         })
     }
@@ -48,6 +51,11 @@ impl Routes {
     /// Chunks that are served: fewer than the volume has, while it has just grown.
     pub(super) fn chunks(&self) -> u32 {
         u32::try_from(self.map().geometry.chunks()).unwrap_or(u32::MAX)
+    }
+
+    /// The volume is said to have grown to this; it is served so only after [`Routes::grow`].
+    pub(super) fn announce(&self, geometry: &Geometry) {
+        self.announced.fetch_max(geometry.chunks(), Ordering::AcqRel);
     }
 
     /// The volume has grown to this. Nothing is known yet of where the chunks are that came.
@@ -97,6 +105,10 @@ impl MapSource for Routes {
 
     fn current(&self) -> Arc<VolumeMap> {
         self.map().clone()
+    }
+
+    fn is_behind(&self) -> bool {
+        self.announced.load(Ordering::Acquire) > self.map().geometry.chunks()
     }
 
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -157,5 +169,28 @@ mod tests {
         let mut later = routes.current().chunks.write_route(chunk).unwrap();
         later.epoch = Epoch(1);
         assert_eq!(Some(later), after.chunks.write_route(chunk));
+    }
+
+    #[test]
+    fn a_portal_is_behind_from_the_word_of_a_growth_until_it_serves_it() {
+        let geometry = |group_chunks: &[u32]| Geometry {
+            block_bytes: 4096,
+            metadata_bytes: 0,
+            stripe_unit_blocks: 4,
+            chunk_blocks: 32,
+            region_blocks: 8,
+            copies: 1,
+            minimum: 1,
+            group_chunks: group_chunks.to_vec(),
+        };
+        let routes = Routes::new(NodeId(1), VolumeNumber(7), geometry(&[1]));
+        assert!(!routes.is_behind());
+        routes.announce(&geometry(&[1, 2]));
+        routes.announce(&geometry(&[1, 2, 1]));
+        assert!(routes.is_behind());
+        routes.grow(geometry(&[1, 2]));
+        assert!(routes.is_behind());
+        routes.grow(geometry(&[1, 2, 1]));
+        assert!(!routes.is_behind());
     }
 }

@@ -268,7 +268,10 @@ impl Core {
         let mut view = self.view.borrow_mut();
         view.version = version;
         view.chunks.adopt(&map.chunks);
-        view.map = map;
+        // No volume shrinks: this map was made before it grew. A flush by it would leave out what has been written since.
+        if !view.map.geometry.is_growth_of(&map.geometry) {
+            view.map = map;
+        }
     }
 
     pub(super) fn copies(&self) -> u32 {
@@ -423,6 +426,10 @@ impl Core {
     }
 
     fn flush(self: &Rc<Self>, request: Request, terms: Terms, map: Arc<VolumeMap>) {
+        if self.claims.is_some() && self.source.is_behind() {
+            // What the host wrote through another portal may lie where this one does not look yet.
+            return request.complete(Err(IoError::Unavailable));
+        }
         let due = match self.claims {
             // What the host wrote through another portal is to be flushed, too.
             Some(_) => (map.geometry.all_chunks(), Vec::new()),
@@ -532,6 +539,7 @@ impl Core {
         if attempt.session != 0 {
             self.sessions.renew(attempt.session);
         }
+        self.peers.given_up(attempt.route.node);
     }
 
     /// A write has ended of which it is not known whether it will still be done: nothing more is written under its claim.

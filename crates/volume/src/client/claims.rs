@@ -5,7 +5,7 @@
 //! that has not gone over to another portal yet; one that goes over later writes there under a newer claim, after which the
 //! chunk takes no write under this one. The argument is in `docs/decisions/0068-what-kills-a-late-write-behind-portals.md`.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -169,8 +169,8 @@ pub(super) fn leave_for(leaves: &Leaves, chunk: ChunkIndex) -> Option<u64> {
 pub(super) struct Claimed {
     core: Rc<Core>,
     leaves: Leaves,
-    /// When the command has to have ended, once something was submitted for it.
-    deadline: Cell<Option<Instant>>,
+    /// When the command has to have ended, its claims and the host's bytes included.
+    deadline: Instant,
 }
 
 impl Channel for Claimed {
@@ -179,11 +179,11 @@ impl Channel for Claimed {
     }
 
     fn submit(&self, request: Request) {
-        let deadline = self.deadline.get();
-        let deadline = deadline.unwrap_or_else(|| time::now() + self.core.options.time_limit);
-        self.deadline.set(Some(deadline));
+        if time::now() >= self.deadline {
+            return request.complete(Err(IoError::Unavailable));
+        }
         self.core
-            .submit_until(request, None, self.leaves.clone(), deadline);
+            .submit_until(request, None, self.leaves.clone(), self.deadline);
     }
 }
 
@@ -226,7 +226,7 @@ pub(super) async fn leave(
     Ok(Claimed {
         core,
         leaves: leaves.into(),
-        deadline: Cell::new(None),
+        deadline,
     })
 }
 
@@ -321,6 +321,11 @@ async fn claim(
     let mut refused = 0;
     let first_lba = core.first_lba(chunk).ok_or(IoError::OutOfRange)?;
     loop {
+        // Whoever has waited here for another's claim in vain sends none: it would take a place in a queue of the node that
+        // does not answer.
+        if time::now() >= deadline {
+            return Err(IoError::Unavailable);
+        }
         let epoch = core.epoch(chunk);
         let mut refresh = true;
         let Some(writer_token) = claims.token(true) else {
@@ -382,9 +387,6 @@ async fn claim(
                 PeerStatus::Answered(Status::Busy | Status::Cancelled) => refresh = false,
                 _ => {}
             }
-        }
-        if time::now() >= deadline {
-            return Err(IoError::Unavailable);
         }
         pause(core, (chunk, epoch), deadline, &mut wait, refresh).await;
         core.look_at_map();

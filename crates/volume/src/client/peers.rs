@@ -102,9 +102,11 @@ pub trait Peers {
     /// Sends a command; never blocks. `reply` is answered now or later on this core, and within a
     /// bounded time: a node that is silent counts as lost.
     ///
-    /// `session` is the least session number of the association that may carry the command: an older
-    /// association has to be replaced first. 0 for commands that any may carry (reads and flushes). A command
-    /// that waits here, for a connection say, is sent only if [`Reply::is_wanted`] still.
+    /// `session` is the session of the association that is to carry the command: an older association has to be
+    /// replaced first, and where there is a newer one only, the command ends as [`PeerStatus::Unreachable`]. Carried
+    /// by the newer one and lost there, it would be repeated in the session in which it may still arrive. 0 for
+    /// commands that any may carry (reads and flushes). A command that waits here, for a connection say, is sent only
+    /// if [`Reply::is_wanted`] still.
     fn submit(
         &self,
         node: NodeId,
@@ -114,6 +116,12 @@ pub trait Peers {
         data: Data,
         reply: Reply,
     );
+
+    /// A command for the node was given up: it had no answer until its time was over. A connection on which nothing is
+    /// answered any more may be ended then, so that the next command has one that works.
+    fn given_up(&self, node: NodeId) {
+        let _ = node;
+    }
 
     /// Takes a read back that was submitted with a [`Reply`] for this sink and tag and has not been answered: its buffer,
     /// into which nobody writes any more. Its reply is withdrawn. None if it cannot be had, as where nothing else is said:

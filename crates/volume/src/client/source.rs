@@ -25,6 +25,12 @@ pub trait MapSource: Send + Sync {
     /// What is known now; at least what `version` said before the call.
     fn current(&self) -> Arc<VolumeMap>;
 
+    /// Whether the volume is known to have grown beyond what [`MapSource::current`] says: a portal's flush by it would
+    /// leave out what a host wrote through another portal.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
     /// Asks for news and ends when they have come or could not be had. Polled on a reactor; dropping it
     /// gives the attempt up. How often it is called is bounded by the caller.
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>>;

@@ -68,6 +68,20 @@ fn the_device_has_the_volumes_shape() {
     });
 }
 
+/// Otherwise a flush would leave out what lies in the new chunks.
+#[test]
+fn a_map_of_before_the_volume_grew_shrinks_nothing() {
+    simulate(|nodes, _device, channel| async move {
+        nodes.masters.append_group(2);
+        nodes.masters.tell();
+        channel.write(Lba(128), filled(4, 9)).await.unwrap();
+        nodes.masters.tell_of_before(2);
+        channel.flush().await.unwrap();
+        assert_eq!(channel.geometry().blocks, BlockCount(192));
+        assert!(nodes.unflushed.borrow().is_empty());
+    });
+}
+
 #[test]
 fn with_sync_writes_every_change_is_asked_to_be_durable_and_there_is_no_write_cache() {
     simulate(|nodes, _device, _channel| async move {

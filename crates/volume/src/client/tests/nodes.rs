@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub(super) struct Masters {
     version: AtomicU64,
     pub(super) refreshes: AtomicU64,
     pub(super) refresh_us: AtomicU64,
+    /// It is known that the volume is larger than what is told.
+    pub(super) is_behind: AtomicBool,
 }
 
 impl Masters {
@@ -85,6 +87,7 @@ impl Masters {
             version: AtomicU64::new(1),
             refreshes: AtomicU64::new(0),
             refresh_us: AtomicU64::new(100),
+            is_behind: AtomicBool::new(false),
         })
     }
 
@@ -105,6 +108,16 @@ impl Masters {
         for _ in 0..chunks {
             configs.push(config(configs.len() as u32, 1));
         }
+    }
+
+    /// Tells what the volume was when it had so many groups, late.
+    pub(super) fn tell_of_before(&self, groups: usize) {
+        let (geometry, configs) = &*self.committed.lock().unwrap();
+        let mut geometry = geometry.clone();
+        geometry.group_chunks.truncate(groups);
+        let configs = &configs[..geometry.chunks() as usize];
+        *self.told.lock().unwrap() = Arc::new(map_of(&geometry, configs));
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn tell(&self) {
@@ -139,6 +152,10 @@ impl MapSource for Source {
 
     fn current(&self) -> Arc<VolumeMap> {
         self.0.told.lock().unwrap().clone()
+    }
+
+    fn is_behind(&self) -> bool {
+        self.0.is_behind.load(Ordering::Acquire)
     }
 
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()>>> {

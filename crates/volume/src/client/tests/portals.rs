@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bdev::{Channel, ChannelExt, Data, IoError, Operation};
@@ -11,10 +12,11 @@ use foundation::{BlockCount, Lba, Random};
 use reactor::sim::Simulation;
 use reactor::{Buffer, BufferPool, spawn, time};
 
-use super::nodes::{BLOCK, Chaos, Nodes, links};
+use super::nodes::{BLOCK, Chaos, NODES, Nodes, links};
 use crate::client::admission::Everything;
 use crate::client::{Claims, ClientOptions, VolumeChannel, VolumeDevice};
-use crate::identity::HostId;
+use crate::identity::{HostId, NodeId};
+use crate::message::codec::NativeOperation;
 
 const HOSTS: u64 = 4;
 const HOST_BLOCKS: u64 = 128 / HOSTS;
@@ -275,5 +277,93 @@ fn what_lies_in_a_chunk_without_leave_is_not_touched() {
         // Anywhere in those that are claimed.
         assert_eq!(deallocate(2, 5).await, Ok(()));
         assert_eq!(deallocate(12, 1).await, Ok(()));
+    });
+}
+
+/// How long commands may take in the tests that follow.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn host_within_limit(nodes: &Rc<Nodes>) -> Host {
+    let options = ClientOptions {
+        time_limit: LIMIT,
+        ..ClientOptions::default()
+    };
+    let (device, _channel) = nodes.open(options);
+    Host::new(1, nodes.clone(), Rc::new(device), Portals::Right)
+}
+
+fn all_take(nodes: &Nodes, time: Duration) {
+    let us = time.as_micros() as u64;
+    *nodes.delay_us.borrow_mut() = (1..=NODES).map(|node| (NodeId(node), us)).collect();
+}
+
+#[test]
+fn a_commands_time_begins_with_its_claims() {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let host = host_within_limit(&nodes);
+        let claim = async || {
+            let leave = host.ways[0].leave(&[(Lba(0), BlockCount(1))]);
+            leave.expect("a portal asks for leave").await.unwrap()
+        };
+        let write = || {
+            let operation = Operation::Write { fua: false };
+            bdev::request(operation, Lba(0), BlockCount(1), Data::From(filled(1, 1)))
+        };
+        // The claim takes most of it, and the write more than what is left.
+        let begun = time::now();
+        all_take(&nodes, LIMIT * 3 / 4);
+        let claimed = claim().await;
+        all_take(&nodes, LIMIT * 3 / 4);
+        let (request, ended) = write();
+        claimed.submit(request);
+        assert_eq!(ended.await.status, Err(IoError::Unavailable));
+        let took = time::now().since(begun);
+        assert!(took >= LIMIT && took < LIMIT * 5 / 4, "{took:?}");
+        // The host gives its bytes when it is over.
+        let claimed = claim().await;
+        time::sleep(LIMIT).await;
+        let asked = nodes.seen.borrow().len();
+        let (request, ended) = write();
+        claimed.submit(request);
+        assert_eq!(ended.await.status, Err(IoError::Unavailable));
+        assert_eq!(nodes.seen.borrow().len(), asked);
+    });
+}
+
+#[test]
+fn whoever_waited_in_vain_for_anothers_claim_sends_none() {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let host = host_within_limit(&nodes);
+        nodes.silent.borrow_mut().extend((1..=NODES).map(NodeId));
+        let begun = time::now();
+        let claim = |_| {
+            let leave = host.ways[0].leave(&[(Lba(0), BlockCount(1))]);
+            let leave = leave.expect("a portal asks for leave");
+            spawn(async move { leave.await.map(drop) })
+        };
+        let waiting: Vec<_> = (0..4).map(claim).collect();
+        for claimed in waiting {
+            assert_eq!(claimed.await, Some(Err(IoError::Unavailable)));
+        }
+        assert_eq!(nodes.asked(NativeOperation::Claim), 1);
+        assert!(time::now().since(begun) < LIMIT * 5 / 4);
+    });
+}
+
+/// What the host wrote through another portal may lie beyond what this one knows.
+#[test]
+fn a_portal_that_is_behind_a_growth_flushes_nothing() {
+    Simulation::new(1).run(async {
+        let nodes = Nodes::new();
+        let (device, channel) = nodes.open(ClientOptions::default());
+        let host = Host::new(1, nodes.clone(), Rc::new(device), Portals::Right);
+        nodes.masters.is_behind.store(true, Ordering::Release);
+        assert_eq!(host.ways[0].flush().await, Err(IoError::Unavailable));
+        assert_eq!(channel.flush().await, Ok(()), "what this one wrote it knows");
+        nodes.masters.is_behind.store(false, Ordering::Release);
+        assert_eq!(host.ways[0].flush().await, Ok(()));
+        assert_eq!(nodes.asked(NativeOperation::Flush), 4);
     });
 }
