@@ -186,6 +186,35 @@ def test_writes_into_a_volume(volume, tmp_path):
     files.dataset.close()
 
 
+def test_an_open_file_is_read_in_one_state(own):
+    first, second = bytes(10_000), b"x" * 10_000
+    own.pipe({"changed": first, "kept": first, "gone": first})
+    open_files = {name: own.open(name, cache_type="none") for name in ("changed", "kept", "gone")}
+    for file in open_files.values():
+        assert file.read(10) == first[:10]
+    own.pipe("changed", second)
+    own.rm("gone")
+    assert open_files["kept"].read() == first[10:]
+    for name in ("changed", "gone"):
+        with pytest.raises(OSError, match="open it again") as raised:
+            open_files[name].read()
+        assert raised.value.errno == errno.ESTALE
+    assert own.cat_file("changed") == second
+
+
+def test_a_transaction_whose_end_fails_is_over(own, monkeypatch):
+    def fails(writer, *args):
+        raise OSError(errno.ENOSPC, "no room")
+
+    with pytest.raises(OSError, match="no room"):
+        with own.transaction:
+            own.pipe("a", b"a")
+            monkeypatch.setattr("redhare.filesystem.Writer.commit", fails)
+    monkeypatch.undo()
+    own.pipe("b", b"b")
+    assert own.cat_file("b") == b"b" and not own.exists("a")
+
+
 def test_who_writes_meanwhile_is_told_or_waited_for(volume):
     files = fsspec.filesystem("redhare", address=volume, write_wait=0.3, skip_instance_cache=True)
     patient = fsspec.filesystem("redhare", address=volume, write_wait=60, skip_instance_cache=True)
@@ -297,6 +326,9 @@ def test_addresses(cluster):
         files.info(f"{cluster.address}-not/ant")
     below = fsspec.filesystem("redhare", address=f"{cluster.address}/ant")
     assert below.cat_file(path) == below.cat_file("notes.txt") == b"no image\n"
+    # Outside it, where a path inside has the same name.
+    with pytest.raises(ValueError, match="open a file system for it"):
+        below.cat_file(f"{cluster.address}/notes.txt")
     with fsspec.open(f"{cluster.address}/tiny") as file:
         assert file.read() == b"seven.."
     names = [file.path for file in fsspec.open_files(f"{cluster.address}/bee/*.JPG")]

@@ -134,6 +134,27 @@ def test_links_are_followed_as_torchvision_does(tmp_path):
     assert [path for path, _ in below.samples] == ["b/3.jpg"]
 
 
+def test_images_of_another_state_are_not_taken_for_those_that_were_listed(tmp_path):
+    root = tmp_path / "root"
+    for number, name in enumerate(["ant", "bee"]):
+        (root / name).mkdir(parents=True)
+        (root / name / "0.jpg").write_bytes(jpeg(number))
+    address = imported(root, tmp_path / "image")
+    data = redhare.open(address)
+    images = ImageFolder(data, transform=pixels)
+    before = images[0]
+    # An image in a file is locked by who reads it.
+    data._let_go()
+    with redhare.open(address, writable=True) as writer:
+        writer.makedirs("aaa")
+        writer.write("aaa/0.jpg", jpeg(7))
+    assert data.refresh()
+    with pytest.raises(RuntimeError, match="make the ImageFolder anew"):
+        images[0]
+    again = ImageFolder(data, transform=pixels)
+    assert again.classes == ["aaa", "ant", "bee"] and torch.equal(again[1][0], before[0])
+
+
 def test_links_that_lead_nowhere_are_left_out(tmp_path):
     root = tmp_path / "root"
     refused = {

@@ -44,6 +44,35 @@ fn a_certificate_says_who_its_holder_is_and_both_ends_believe_it() {
 }
 
 #[test]
+fn a_renewal_that_was_cut_off_between_key_and_certificate_is_finished() {
+    let place = tempfile::tempdir().unwrap();
+    let authority = Authority::init(&place.path().join("ca"), None, Validity::days(100)).unwrap();
+    let (own, next) = (place.path().join("own"), place.path().join("next"));
+    let files = authority.issue(&issue(Role::Admin)).unwrap().write(&own).unwrap();
+    let renewed = authority
+        .issue(&issue(Role::Admin))
+        .unwrap()
+        .write(&next)
+        .unwrap();
+    let serial = |files: &Files| Credentials::load(files).unwrap().identity().serial.clone();
+    let (before, after) = (serial(&files), serial(&renewed));
+    // As long as neither has its place, all is as it was.
+    let fresh = own.join("cert.pem.new");
+    std::fs::copy(&renewed.certificate, &fresh).unwrap();
+    assert_eq!(serial(&files), before);
+    assert!(fresh.exists());
+    std::fs::copy(&renewed.key, &files.key).unwrap();
+    assert_eq!(serial(&files), after);
+    assert!(!fresh.exists());
+    assert_eq!(serial(&files), after);
+    // A certificate of neither is no way out.
+    std::fs::copy(&place.path().join("ca/ca.pem"), &files.certificate).unwrap();
+    std::fs::copy(&place.path().join("ca/ca.pem"), &fresh).unwrap();
+    assert!(Credentials::load(&files).is_err());
+    assert!(fresh.exists());
+}
+
+#[test]
 fn nobody_is_taken_for_what_he_is_not() {
     let place = tempfile::tempdir().unwrap();
     let (here, there) = (place.path().join("here"), place.path().join("there"));

@@ -288,6 +288,35 @@ mod tests {
         transaction
     }
 
+    #[test]
+    fn nobody_else_may_read_it() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("store");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        drop(RedbStore::open(&directory).unwrap());
+        let file = directory.join(FILE);
+        assert_eq!((mode(&directory), mode(&file)), (0o700, 0o600));
+        // One that a release before has made.
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        drop(RedbStore::open(&directory).unwrap());
+        assert_eq!(mode(&file), 0o600);
+    }
+
+    #[test]
+    fn it_is_opened_again_after_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = RedbStore::open(directory.path()).unwrap();
+        store.commit(&put("a", "1")).unwrap();
+        let failed = store.with(|_| Err::<(), _>(redb::Error::PreviousIo));
+        assert!(failed.is_err_and(|error| error.to_string().contains("metadata.redb")));
+        assert_eq!(store.get(b"a").unwrap().unwrap().value, b"1");
+        let Committed::At { revision, previous } = store.commit(&put("b", "2")).unwrap() else {
+            panic!("nothing is in its way");
+        };
+        assert_eq!((previous, revision), (1, 2));
+        assert_eq!(store.revision().unwrap(), 2);
+    }
+
     /// The same calls on redb and in memory give the same answers, over a reopening, too.
     #[test]
     fn it_behaves_as_the_store_in_memory() {
