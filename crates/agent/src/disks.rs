@@ -47,6 +47,11 @@ struct File {
     disk: Vec<Entry>,
 }
 
+/// Whether there is a file or device of this path; if that cannot be found out, too.
+fn is_there(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Disks {
@@ -144,9 +149,16 @@ impl Disks {
     pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Result<Decision, StateError> {
         let mut decision = self.troubles.note(Instant::now(), health);
         // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
-        decision.out.retain(|(path, _)| {
-            self.entry(path)
-                .is_some_and(|entry| entry.out_of_service.is_none())
+        decision.out.retain(|(path, why)| match self.entry(path) {
+            Some(entry) => entry.out_of_service.is_none(),
+            None => {
+                tracing::error!(
+                    path,
+                    why,
+                    "a disk that this node never had is left out: look after it, and start the node again"
+                );
+                false
+            }
         });
         self.put_out(&decision.out)?;
         Ok(decision)
@@ -169,16 +181,15 @@ impl Disks {
         if out.is_empty() { Ok(()) } else { self.save() }
     }
 
-    /// The disks in service that this node has had and that are not there, as long as others are. One that the target would make is
-    /// never missing; nor is one that the node never had, since that is most likely a mistake in its name, of which the target says so.
+    /// The disks in service that this node has had and that are not there, as long as at least as many others are: a machine on which most are
+    /// missing is not ready. One that the target would make is never missing; nor is one that the node never had, since that is most
+    /// likely a mistake in its name, of which the target says so.
     fn missing(&self, configured: &[Disk]) -> Vec<PathBuf> {
-        let (missing, there): (Vec<Disk>, Vec<Disk>) =
-            self.in_service(configured).into_iter().partition(|disk| {
-                disk.size.is_none()
-                    && self.entry(&disk.path.display().to_string()).is_some()
-                    && !disk.path.try_exists().unwrap_or(true)
-            });
-        if there.is_empty() {
+        let had = |disk: &Disk| self.entry(&disk.path.display().to_string()).is_some();
+        let known = self.in_service(configured).into_iter().filter(had);
+        let (there, missing): (Vec<Disk>, Vec<Disk>) =
+            known.partition(|disk| disk.size.is_some() || is_there(&disk.path));
+        if there.len() < missing.len() {
             return Vec::new();
         }
         missing.into_iter().map(|disk| disk.path).collect()
@@ -219,7 +230,9 @@ impl Disks {
     pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> Result<bool, StateError> {
         let mut restored = Vec::new();
         for entry in &mut self.file.disk {
-            if entry.out_of_service.is_some() && uuids.contains(&entry.uuid()) {
+            // One that is not there is put back when it is: the target's other disks are not to be held up by another life in vain.
+            let can_be = entry.out_of_service.is_some() && is_there(Path::new(&entry.path));
+            if can_be && uuids.contains(&entry.uuid()) {
                 entry.out_of_service = None;
                 restored.push(entry.path.clone());
             }
@@ -349,11 +362,11 @@ mod tests {
             ])
             .unwrap();
 
-        // A machine without any disk is no reason to give all of them up: the target says what is wrong.
+        // A machine without most of its disks is no reason to give them up: the target says what is wrong.
+        disks.await_missing(&had, Duration::ZERO).await.unwrap();
+        std::fs::write(path("a"), "").unwrap();
         disks.await_missing(&had, Duration::ZERO).await.unwrap();
         assert_eq!(disks.in_service(&had).len(), 3);
-
-        std::fs::write(path("a"), "").unwrap();
         let late = path("late");
         let comes = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(300)).await;

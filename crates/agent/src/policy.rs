@@ -7,7 +7,7 @@ pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// How long a disk of a node that is just being started may be in use elsewhere.
 pub(crate) const DISK_LIMIT: Duration = Duration::from_secs(10);
 /// How long a target waits to be started for a disk that its node has had and that is not there.
-pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(30);
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A life this long was a good one.

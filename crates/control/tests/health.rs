@@ -45,19 +45,23 @@ fn beat(master: &mut Master<'_>, number: u128, now: Instant) {
     master.heartbeat(&heartbeat, now).unwrap();
 }
 
+/// Asks for the number of a node's next life.
+fn registration(number: u128) -> Registration {
+    Registration {
+        cluster: None,
+        node: node(number),
+        peer_address: format!("192.0.2.{number}:4420"),
+        rack: None,
+        incarnation: None,
+        ended_through: Incarnation(0),
+        disks: disks(number),
+    }
+}
+
 fn started(store: &MemoryStore) -> Master<'_> {
     let mut master = Controller::open(store, Settings::default(), 1, at(0)).unwrap();
     for number in 1..=NODES {
-        let registration = Registration {
-            cluster: None,
-            node: node(number),
-            peer_address: format!("192.0.2.{number}:4420"),
-            rack: None,
-            incarnation: None,
-            ended_through: Incarnation(0),
-            disks: disks(number),
-        };
-        master.register(&registration, at(0)).unwrap();
+        master.register(&registration(number), at(0)).unwrap();
     }
     let mut request = CreateVolume::new("data", ByteCount::GIB);
     request.copies = 2;
@@ -210,6 +214,27 @@ fn that_a_disk_is_to_be_put_back_in_service_is_known_to_the_next_master() {
         .note_disks(node(2), out(), Vec::new(), at(11))
         .unwrap();
     assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+}
+
+#[test]
+fn a_disk_that_is_no_better_is_tried_once_for_each_order() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let out = || vec![report(2, DiskState::OutOfService)];
+    master.note_disks(node(2), out(), Vec::new(), at(2)).unwrap();
+    for attempt in 0..2 {
+        master.restore_disk(node(2), disk(2)).unwrap();
+        let noted = master.note_disks(node(2), out(), Vec::new(), at(3)).unwrap();
+        assert_eq!(
+            (noted.restore, noted.drained.len()),
+            (vec![disk(2)], 0),
+            "{attempt}"
+        );
+        // The node ends its target for that, and asks for the number of another life.
+        master.register(&registration(2), at(4)).unwrap();
+        let noted = master.note_disks(node(2), out(), Vec::new(), at(5)).unwrap();
+        assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1), "{attempt}");
+    }
 }
 
 #[test]

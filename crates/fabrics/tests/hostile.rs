@@ -19,7 +19,7 @@ use protocols::nvme::features::Feature;
 use protocols::nvme::identify::IdentifyStructure;
 use protocols::nvme::log::LogPage;
 use protocols::nvme::registers::CSTS_OFFSET;
-use protocols::nvme::{Command, Status};
+use protocols::nvme::{AdminOpcode, Command, Status};
 use protocols::tcp::FatalError::{InvalidHeaderField, LimitExceeded, OutOfRange, Sequence};
 use protocols::tcp::pdu::{Data, PduType};
 use support::arena::{Arena, RawHost, capsule, connect_capsule, enable, host_data, identify, initialize};
@@ -647,6 +647,33 @@ fn long_logs_that_nobody_takes_hold_little_and_nothing_of_the_pool() {
         assert_eq!(pdu[0], PduType::ControllerData as u8);
         assert_eq!(pdu.len() - 24, MIB);
     }
+    arena.finish();
+}
+
+#[test]
+fn admin_commands_that_need_no_room_go_on_while_others_wait_for_it() {
+    let arena = Arena::start(Options::default());
+    let mut host = arena.admin();
+    // More than may be answered at a time, and behind them what needs no room.
+    let mut sent: Vec<u8> = (10..30)
+        .flat_map(|cid| capsule(&identify(4096).with_cid(cid), &[]))
+        .collect();
+    let alive = Command::new(AdminOpcode::KeepAlive.code(), 0);
+    sent.extend((30..34).flat_map(|cid| capsule(&alive.with_cid(cid), &[])));
+    assert!(host.send(&sent));
+    let mut answered = Vec::new();
+    while answered.len() < 24 {
+        let pdu = host.pdu().expect("every command is answered");
+        // Data come with the success flag, so each is one PDU.
+        let at = if pdu[0] == PduType::ControllerData as u8 {
+            8
+        } else {
+            20
+        };
+        answered.push(u16::from_le_bytes([pdu[at], pdu[at + 1]]));
+    }
+    answered.sort_unstable();
+    assert!(answered.iter().copied().eq(10..34), "{answered:?}");
     arena.finish();
 }
 

@@ -205,7 +205,7 @@ impl Issued {
         // ([`crate::Credentials::load`]).
         prepare(&files.certificate, &self.certificate, 0o644)?;
         replace(&files.key, &self.key, 0o600)?;
-        take_place(&files.certificate)?;
+        take_place(&files.certificate, &self.certificate)?;
         Ok(files)
     }
 }
@@ -687,7 +687,7 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), AuthorityError> {
 /// Replaces a file durably and at once.
 pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
     prepare(path, content, mode)?;
-    take_place(path)
+    take_place(path, content)
 }
 
 /// Where a file's next content stands until it takes its place.
@@ -721,8 +721,16 @@ fn prepare(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError>
     sync_directory(path).map_err(failed)
 }
 
-fn take_place(path: &Path) -> Result<(), AuthorityError> {
-    let renamed = std::fs::rename(fresh_of(path), path).and_then(|()| sync_directory(path));
+fn take_place(path: &Path, content: &[u8]) -> Result<(), AuthorityError> {
+    let renamed = match std::fs::rename(fresh_of(path), path) {
+        // Who reads may have come first.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::read(path) {
+            Ok(there) if there == content => Ok(()),
+            _ => Err(error),
+        },
+        renamed => renamed,
+    };
+    let renamed = renamed.and_then(|()| sync_directory(path));
     renamed.map_err(|source| AuthorityError::Write {
         path: path.to_owned(),
         source,

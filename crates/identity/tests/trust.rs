@@ -66,8 +66,8 @@ fn a_renewal_that_was_cut_off_between_key_and_certificate_is_finished() {
     assert!(!fresh.exists());
     assert_eq!(serial(&files), after);
     // A certificate of neither is no way out.
-    std::fs::copy(&place.path().join("ca/ca.pem"), &files.certificate).unwrap();
-    std::fs::copy(&place.path().join("ca/ca.pem"), &fresh).unwrap();
+    std::fs::copy(place.path().join("ca/ca.pem"), &files.certificate).unwrap();
+    std::fs::copy(place.path().join("ca/ca.pem"), &fresh).unwrap();
     assert!(Credentials::load(&files).is_err());
     assert!(fresh.exists());
 }

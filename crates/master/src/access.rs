@@ -422,7 +422,7 @@ impl Unanswered<'_> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if self.is_recorded {
-            let why = "the caller went away before the answer: it may have been done";
+            let why = "the caller went away before the answer: it is not known whether it was done, or begun";
             self.policy
                 .record(self.caller, self.path, self.object, Err((Code::Cancelled, why)));
         }

@@ -113,7 +113,10 @@ impl RedbStore {
     fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let mut place = self.database.lock().unwrap_or_else(PoisonError::into_inner);
         if place.is_none() {
-            let database = open(&self.path).map_err(|error| self.unavailable(error))?;
+            let builder = &mut Database::builder();
+            // Never a new one: where the file is gone, so is what was in it.
+            let opened = builder.set_cache_size(CACHE_BYTES).open(&self.path);
+            let database = opened.map_err(|error| self.unavailable(error))?;
             let revision = revision_of(&database).map_err(|error| self.unavailable(error))?;
             self.revision.store(revision, Ordering::Release);
             tracing::warn!(store = %self.path.display(), revision, "the metadata store is opened again");
@@ -174,7 +177,13 @@ fn unusable(path: &Path, why: String) -> OpenStoreError {
 
 /// Makes the directory and an empty file if they are not there. A file that others may read or write is theirs no more.
 fn make_private(directory: &Path, path: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    if let Some(parent) = directory.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     let mut options = OpenOptions::new();
     let file = options
         .read(true)
@@ -186,10 +195,12 @@ fn make_private(directory: &Path, path: &Path) -> std::io::Result<()> {
     if file.metadata()?.permissions().mode() & 0o077 != 0 {
         tracing::warn!(
             store = %path.display(),
-            "others could read the metadata store, and the keys of the data path in it: it is closed to them now; who may have read \
-             it has the keys of then"
+            "others can read the metadata store, and the keys of the data path in it: it is closed to them; who has read it has the \
+             keys of then"
         );
-        file.set_permissions(Permissions::from_mode(0o600))?;
+        if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
+            tracing::error!(store = %path.display(), %error, "it cannot be closed to them: its owner has to do it");
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use packfs::files::{FileError, FileSystem};
-use packfs::{Inode, InodeNumber, Reader, Timestamp};
+use packfs::{InodeNumber, Reader, Timestamp};
 use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
@@ -82,15 +82,6 @@ pub(crate) struct Shared {
     told_stale: Cell<bool>,
 }
 
-/// What the kernel has of a node's contents, as far as it has opened it.
-enum Known {
-    Nothing,
-    /// As they are.
-    These,
-    /// As they were.
-    Others,
-}
-
 impl Shared {
     pub(crate) fn new(source: Source, caching: Caching) -> Self {
         let contents_bytes = match &source {
@@ -142,25 +133,28 @@ impl Shared {
         .await
     }
 
-    /// Opens a file of a volume that somebody else writes, and says whether what the kernel has of its contents is still right.
+    /// Opens a file of a volume that somebody else writes, and says whether what the kernel has of its contents is still right. From then on
+    /// it has them as they are.
     ///
     /// # Errors
     /// [`Refusal::STALE`] of a node that is pinned: then the kernel looks the name up, which leads to another.
     pub(crate) async fn open(&self, node: InodeNumber) -> Result<bool, Refusal> {
-        let known = self.look(async |source| match self.handles.at(node) {
+        let opened = self.look(async |source| match self.handles.at(node) {
             At::Newest(inode) => {
                 let inode = source.stat(inode).await?;
                 self.handles.open(node, &inode);
-                Ok(self.known_contents(node, &inode))
+                Ok(inode.attributes.ctime)
             }
             At::Pinned(..) | At::Gone => Err(Refusal::STALE),
         });
-        let known = known.await?;
-        if let Known::Others = known {
-            // The kernel may believe the length of before, and would cut what it reads there.
+        let changed = opened.await?;
+        let before = self.contents.borrow().get(node.0).copied();
+        if before.is_some_and(|before| before != changed) {
+            // The kernel may believe the length of before, and would cut what it reads there. Whoever opens it meanwhile waits, too.
             self.until_believed_no_more().await;
         }
-        Ok(matches!(known, Known::These))
+        self.contents.borrow_mut().insert(node.0, changed, 0);
+        Ok(before == Some(changed))
     }
 
     /// Closes what [`Shared::open`] opened.
@@ -368,16 +362,6 @@ impl Shared {
             );
         }
         Err(Refusal::STALE)
-    }
-
-    /// What the kernel has of a node's contents; from now on it has them as they are.
-    fn known_contents(&self, node: InodeNumber, inode: &Inode) -> Known {
-        let changed = inode.attributes.ctime;
-        match self.contents.borrow_mut().insert(node.0, changed, 0) {
-            None => Known::Nothing,
-            Some(before) if before == changed => Known::These,
-            Some(_) => Known::Others,
-        }
     }
 
     /// The kernel has nothing of a node any more, of which it was told so many times.

@@ -357,6 +357,13 @@ impl Node {
             self.pump();
             self.tell_of_room(chunk);
             self.look_at_room(chunk);
+            // Its disk may hang, and the new copy serves already.
+            let own = self.own.clone();
+            drop(spawn(async move {
+                if let Some(node) = own.upgrade() {
+                    node.copies.delete_damaged(chunk).await;
+                }
+            }));
         }
         Ok(())
     }

@@ -113,6 +113,8 @@ pub(super) struct Health {
     /// Disks that their nodes are to put back in service, as the store says. It counts only while the disk is not drained: a master of an
     /// earlier release, which leaves such a record, may have drained it since.
     restoring: BTreeSet<(NodeId, DiskId)>,
+    /// Those of which the node was told.
+    told_to_restore: BTreeSet<(NodeId, DiskId)>,
 }
 
 #[derive(Debug)]
@@ -196,6 +198,7 @@ impl<S: MetadataStore> Controller<S> {
                     self.end_disk_restore(node, report.id)?;
                 }
             } else if is_wished && !self.care.is_drained_itself(node, report.id) {
+                self.health.told_to_restore.insert(place);
                 noted.restore.push(report.id);
             } else if !self.care.is_drained(node, Some(report.id)) && self.has_disk(node, report.id)? {
                 self.set_drain(node, Some(report.id), true)?;
@@ -257,7 +260,8 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself. Whoever leads tells
-    /// the node so until it says that the disk is in service.
+    /// the node so until it says that the disk is in service, or begins another life, for which it has tried: a disk that is no better is
+    /// out of service again then.
     pub fn restore_disk(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
         self.check_place(node, Some(disk))?;
         // First: a master that took over between the two would drain again what is out of service and not to be put back.
@@ -266,7 +270,21 @@ impl<S: MetadataStore> Controller<S> {
         transaction.put(key.clone(), Number(1).encode(&key));
         self.commit(&transaction)?;
         self.health.restoring.insert((node, disk));
+        self.health.told_to_restore.remove(&(node, disk));
         self.undrain(node, Some(disk))?;
+        Ok(())
+    }
+
+    /// A node begins another life: what it was told to put back in service it has tried to.
+    pub(super) fn has_tried_restores(&mut self, node: NodeId) -> Result<(), ControlError> {
+        let told = self.health.told_to_restore.iter();
+        let tried: Vec<DiskId> = told
+            .filter(|place| place.0 == node)
+            .map(|place| place.1)
+            .collect();
+        for disk in tried {
+            self.end_disk_restore(node, disk)?;
+        }
         Ok(())
     }
 
@@ -277,6 +295,7 @@ impl<S: MetadataStore> Controller<S> {
             transaction.delete(keys::disk_restore(node, disk));
             self.commit(&transaction)?;
             self.health.restoring.remove(&(node, disk));
+            self.health.told_to_restore.remove(&(node, disk));
         }
         Ok(())
     }

@@ -192,6 +192,9 @@ impl<S: MetadataStore> Controller<S> {
                     self.note_disk_restores()?;
                     self.note_drains()?;
                 }
+                if known.is_some_and(|known| known < incarnation) {
+                    self.has_tried_restores(id)?;
+                }
             }
             // Also who asks for a number is alive, though its target has still to start: a recovery would leave it out
             // otherwise, since the last proof that a life has ended comes with such a registration.

@@ -278,7 +278,7 @@ impl Queue {
     /// For how long nothing has come though commands are under way; zero if none are.
     pub fn silence(&self) -> Duration {
         let state = self.state.borrow();
-        if state.is_idle() {
+        if self.ended.get() || state.is_idle() {
             return Duration::ZERO;
         }
         time::now().since(self.heard.get())

@@ -253,8 +253,9 @@ impl Connection {
         }
     }
 
-    /// Whether the command in `slot` may hold so many bytes now; if not, it is started again later.
+    /// Whether the command in `slot` may hold so many bytes now, one at least; if not, it is started again later.
     pub(super) fn may_hold(&self, slot: u16, bytes: usize) -> bool {
+        debug_assert!(bytes > 0, "what holds nothing waits for nothing");
         let mut state = self.state.borrow_mut();
         let entry = &mut state.slots[usize::from(slot)];
         if entry.held_bytes == 0 {
@@ -531,7 +532,8 @@ impl Connection {
             Queue::New => self.answer(slot, Answer::refuse(Status::COMMAND_SEQUENCE_ERROR)),
             Queue::Admin(admin) => {
                 // A host may ask for a queue full of long answers and take none of them.
-                if !self.may_hold(slot, answer_bytes(&command)) {
+                let bytes = answer_bytes(&command);
+                if bytes > 0 && !self.may_hold(slot, bytes) {
                     return;
                 }
                 let answer = AdminQueue::execute(&admin, self, slot, &command, &data);

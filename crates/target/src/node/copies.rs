@@ -1,7 +1,7 @@
 //! Chunk copies: each a blob, whose first pages hold the copy's durable record in two places written in turn.
 
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -75,6 +75,8 @@ pub(super) struct Copies {
     damaged: RefCell<BTreeMap<ChunkId, (usize, BlobId)>>,
     /// Copies that nobody uses until the masters have said that they are right, by chunk and disk.
     doubtful: RefCell<BTreeMap<(ChunkId, usize), Rc<Copy>>>,
+    /// Chunks whose copies are being deleted.
+    dooming: RefCell<BTreeSet<ChunkId>>,
     /// Copies as they were once.
     pub(super) kept: Kept,
     clones: clone::Clones,
@@ -185,6 +187,7 @@ impl Copies {
             copies: RefCell::new(copies),
             damaged: RefCell::new(damaged),
             doubtful: RefCell::new(doubtful),
+            dooming: RefCell::default(),
             kept,
             clones: clone::Clones::default(),
         })
@@ -493,7 +496,11 @@ impl Copies {
         let made = self.make(index, record.clone(), has_sums).await;
         self.clones.is_made(chunk);
         made?;
-        // One on another disk whose record cannot be read: the masters have given up its place.
+        Ok(Some(record))
+    }
+
+    /// A new copy is used: one on another disk whose record cannot be read has no place any more.
+    pub(super) async fn delete_damaged(&self, chunk: ChunkId) {
         let damaged = self.damaged.borrow().get(&chunk).copied();
         if let Some((disk, blob)) = damaged {
             match self.disks[disk].store.delete(blob).await {
@@ -503,7 +510,6 @@ impl Copies {
                 }
             }
         }
-        Ok(Some(record))
     }
 
     /// Makes an empty copy on the disk of this number, and uses it.
@@ -514,12 +520,7 @@ impl Copies {
         let blob = store.create(pages_of(&record, has_sums)).map_err(failed)?;
         let copy = copy_of(&blob, disk, record, 0, has_sums);
         let named = self.name_copy(store, &blob, chunk, &copy).await;
-        // Its place may have been given up by now.
-        let named = named.and_then(|()| match self.clones.is_wanted(chunk) {
-            true => Ok(()),
-            false => Err(CopyError::NoSuchCopy { chunk }),
-        });
-        if let Err(error) = named {
+        if let Err(error) = named.and_then(|()| self.check_wanted(chunk)) {
             // It will be asked for again: what there is of it must not stay.
             if let Err(error) = store.delete(blob.id()).await {
                 tracing::warn!(?chunk, %error, "an unfinished copy stays until the next start");
@@ -528,6 +529,14 @@ impl Copies {
         }
         self.copies.borrow_mut().insert(chunk, Rc::new(copy));
         Ok(())
+    }
+
+    /// Whether a copy that has been made is to be used: its place may have been given up by now, or one on another disk taken up.
+    fn check_wanted(&self, chunk: ChunkId) -> Result<(), CopyError> {
+        match self.clones.is_wanted(chunk) && !self.copies.borrow().contains_key(&chunk) {
+            true => Ok(()),
+            false => Err(CopyError::NoSuchCopy { chunk }),
+        }
     }
 
     /// Makes a new copy durable. Its blob is named only once its record is there: one without is never found. The commit that names it

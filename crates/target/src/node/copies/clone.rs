@@ -157,9 +157,7 @@ impl Copies {
             return Err(CopyError::NoSuchCopy { chunk });
         }
         self.name_copy(store, blob, chunk, &copy).await?;
-        if !self.clones.is_wanted(chunk) {
-            return Err(CopyError::NoSuchCopy { chunk });
-        }
+        self.check_wanted(chunk)?;
         self.copies.borrow_mut().insert(chunk, Rc::new(copy));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Deleting copies. One that cannot be deleted, or not durably, is used no more; that it is gone is said once it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use blobstore::BlobId;
@@ -25,6 +25,8 @@ impl Copies {
 
     /// Deletes the copies of these chunks, durably. What stays on its disk is used no more, and is deleted when it is asked for again.
     async fn delete(&self, wanted: impl Fn(&ChunkId) -> bool) -> bool {
+        // Who asks again is told no better before the first one knows.
+        let is_alone = !self.dooming.borrow().iter().any(&wanted);
         let mut doomed: BTreeMap<usize, Vec<Doomed>> = BTreeMap::new();
         let mut doom = |disk, chunk, blob, copy| doomed.entry(disk).or_default().push((chunk, blob, copy));
         self.clones.forget(&wanted);
@@ -61,10 +63,13 @@ impl Copies {
             let deleting = &self.disks[*disk].deleting;
             deleting.set(deleting.get() + 1);
         }
-        let mut is_done = true;
+        let chunks: BTreeSet<ChunkId> = doomed.values().flatten().map(|(chunk, ..)| *chunk).collect();
+        self.dooming.borrow_mut().extend(&chunks);
+        let mut is_done = is_alone;
         for (disk, doomed) in doomed {
             is_done &= self.delete_blobs(disk, doomed).await;
         }
+        self.dooming.borrow_mut().retain(|chunk| !chunks.contains(chunk));
         is_done
     }
 
