@@ -367,8 +367,8 @@ fn reservations(rows: &mut Rows) {
     rows.absent(call, &enforced(0, uuid(1), 0), NO_VOLUME);
     rows.unmet(
         call,
-        &enforced(1, uuid(1), 3),
-        "has 4 chunks, but what its hosts have agreed on was put in force on 3 only",
+        &enforced(1, uuid(1), 4),
+        "does not export volume \"data\"",
     );
 
     let call = "Reservations/Clear";
