@@ -312,36 +312,43 @@ mod tests {
     #[test]
     fn what_is_out_of_service_stays_so_until_it_is_put_back() {
         let directory = tempfile::tempdir().unwrap();
-        let configured = ["/a", "/b"].map(|path| Disk {
-            path: path.into(),
+        let (a, b) = (directory.path().join("a"), directory.path().join("b"));
+        let configured = [&a, &b].map(|path| Disk {
+            path: path.clone(),
             size: None,
         });
+        let (plain_a, plain_b) = (a.display().to_string(), b.display().to_string());
         let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        disks.new_life(&[disk("/a", 1), disk("/b", 2)]).unwrap();
-        let decision = disks.note(&[left_out("/b"), left_out("/never-seen")]).unwrap();
-        assert_eq!(decision.out, [("/b".to_owned(), "it stands".to_owned())]);
+        disks.new_life(&[disk(&plain_a, 1), disk(&plain_b, 2)]).unwrap();
+        let decision = disks
+            .note(&[left_out(&plain_b), left_out("/never-seen")])
+            .unwrap();
+        assert_eq!(decision.out, [(plain_b.clone(), "it stands".to_owned())]);
         // Once is enough.
-        assert!(disks.note(&[left_out("/b")]).unwrap().out.is_empty());
+        assert!(disks.note(&[left_out(&plain_b)]).unwrap().out.is_empty());
 
         let mut disks = Disks::load(directory.path(), &configured).unwrap();
         let states: Vec<_> = disks.reports().iter().map(|report| report.state()).collect();
         assert_eq!(states, [v1::DiskState::Ok, v1::DiskState::OutOfService]);
-        let absent = disks.absent(&[disk("/a", 1)]);
+        let absent = disks.absent(&[disk(&plain_a, 1)]);
         assert_eq!(absent.len(), 1);
         assert_eq!(
             (&absent[0].uuid[..], absent[0].capacity_bytes),
             (&2u128.to_be_bytes()[..], 1 << 30)
         );
-        assert!(disks.is_out("/b") && !disks.is_out("/a"));
+        assert!(disks.is_out(&plain_b) && !disks.is_out(&plain_a));
 
         assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()]).unwrap());
+        // One that is not there is waited for.
+        assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
+        std::fs::write(&b, "").unwrap();
         assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
         let disks = Disks::load(directory.path(), &configured).unwrap();
-        assert!(!disks.is_out("/b"));
+        assert!(!disks.is_out(&plain_b));
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_waited_for_and_then_put_out_of_service_unless_it_is_all() {
+    async fn what_is_not_there_is_waited_for_and_then_put_out_of_service_unless_it_is_most() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let plain = |name: &str| path(name).display().to_string();
@@ -352,13 +359,14 @@ mod tests {
             };
             names.iter().map(disk).collect::<Vec<Disk>>()
         };
-        let had = named(&["a", "b", "late"]);
+        let had = named(&["a", "b", "late", "other"]);
         let mut disks = Disks::load(directory.path(), &had).unwrap();
         disks
             .new_life(&[
                 disk(&plain("a"), 1),
                 disk(&plain("b"), 2),
                 disk(&plain("late"), 3),
+                disk(&plain("other"), 4),
             ])
             .unwrap();
 
@@ -366,18 +374,19 @@ mod tests {
         disks.await_missing(&had, Duration::ZERO).await.unwrap();
         std::fs::write(path("a"), "").unwrap();
         disks.await_missing(&had, Duration::ZERO).await.unwrap();
-        assert_eq!(disks.in_service(&had).len(), 3);
+        assert_eq!(disks.in_service(&had).len(), 4);
+        std::fs::write(path("other"), "").unwrap();
         let late = path("late");
         let comes = tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(300)).await;
             std::fs::write(late, "").unwrap();
         });
         // A name that this node never had is left to the target, which refuses it.
-        let now = named(&["a", "b", "late", "mistaken"]);
+        let now = named(&["a", "b", "late", "other", "mistaken"]);
         disks.await_missing(&now, Duration::from_secs(2)).await.unwrap();
         comes.await.unwrap();
         let left: Vec<PathBuf> = disks.in_service(&now).into_iter().map(|disk| disk.path).collect();
-        assert_eq!(left, [path("a"), path("late"), path("mistaken")]);
+        assert_eq!(left, ["a", "late", "other", "mistaken"].map(path));
         let why = disks.reports()[1].why.clone();
         assert!(why.contains("not there"), "{why}");
     }
