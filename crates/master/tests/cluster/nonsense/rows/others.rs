@@ -365,11 +365,7 @@ fn reservations(rows: &mut Rows) {
         "node is no UUID but 3 bytes",
     );
     rows.absent(call, &enforced(0, uuid(1), 0), NO_VOLUME);
-    rows.unmet(
-        call,
-        &enforced(1, uuid(1), 4),
-        "does not export volume \"data\"",
-    );
+    rows.unmet(call, &enforced(1, uuid(1), 4), "does not export volume \"data\"");
 
     let call = "Reservations/Clear";
     let clear = |volume| v1::ClearReservationsRequest { volume };
