@@ -35,6 +35,9 @@ pub(super) use queue::Queued;
 const UNSETTLED_MAX: u64 = 4096;
 /// A member that answers but lacks one write for so many times the usual limit is left out, too.
 pub(super) const HANGS_AFTER: u32 = 4;
+/// One that has not sealed for so many times the usual limit is left out as well. Its grants, its quiet term and the writes of the epoch before
+/// take a fraction of that; the rest is for nodes that seal all their chunks at once.
+const SEALS_WITHIN: u32 = 20;
 
 /// How far a write node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +136,8 @@ pub(super) struct Lead {
     last_activity: Instant,
     /// This node ran without a pause since then.
     pub(super) awake_since: Instant,
+    /// Since when the members are asked to seal this epoch.
+    seals_since: Instant,
     pub(super) proposed_at: Option<Instant>,
     pub(super) room: RoomSought,
     /// The copy that is on its way back.
@@ -181,6 +186,7 @@ impl Lead {
             resend_at: now,
             last_activity: now,
             awake_since: now,
+            seals_since: now,
             proposed_at: None,
             room: RoomSought::new(now),
             join: None,
@@ -292,8 +298,7 @@ impl Lead {
             return Some((lost, Reason::DiskLost));
         }
         if self.phase == Phase::Sealing {
-            // A member may have to wait for its grants to end; whether it lives is the masters' to say.
-            return None;
+            return self.has_not_sealed(now);
         }
         let limit = self.settings.suspect_after;
         self.others().find_map(|index| {
@@ -700,6 +705,7 @@ impl Member {
         if !lead.waits_for_answers() || now < lead.resend_at {
             return;
         }
+        lead.note_pause(now);
         if lead.phase == Phase::Sealing {
             self.send_seals(now);
             if self.is_resyncing() {
@@ -710,7 +716,6 @@ impl Member {
             self.propose_without_silent(now);
             return;
         }
-        lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
         self.resend_cut();

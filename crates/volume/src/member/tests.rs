@@ -21,6 +21,7 @@ mod marks;
 mod reads;
 mod repairs;
 mod room;
+mod seals;
 mod staying;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);

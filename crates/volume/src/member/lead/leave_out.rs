@@ -67,6 +67,31 @@ impl Member {
 }
 
 impl Lead {
+    /// The member without whose seal this epoch does not begin, though it has had the time. Whether its node lives is the masters' to say, but not
+    /// that its disk stands or that this node alone cannot reach it. This node itself comes last: another then orders the writes.
+    pub(super) fn has_not_sealed(&self, now: Instant) -> Option<(usize, Reason)> {
+        let limit = self.settings.suspect_after * SEALS_WITHIN;
+        // The first epoch waits until its copies are made.
+        if self.config.epoch == FIRST_EPOCH || self.seen(now, self.seals_since) <= limit {
+            return None;
+        }
+        let lacks = |index: &usize| !self.answers.has(*index);
+        if let Some(index) = self.others().find(lacks) {
+            let silence = self.seen(now, self.told[index].heard);
+            let is_silent = silence > self.settings.suspect_after;
+            return Some((
+                index,
+                if is_silent {
+                    Reason::Silent(silence)
+                } else {
+                    Reason::Hangs(limit)
+                },
+            ));
+        }
+        let own = self.config.index_of(self.me()).filter(lacks)?;
+        Some((own, Reason::HangsHere(limit)))
+    }
+
     /// This node's own place, where its disk keeps something waiting for as long as one would wait for another member that answers
     /// everything else: reads go on elsewhere by themselves, and writes with another write node.
     fn hangs_here(
