@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -25,6 +26,7 @@ use reactor::mailbox::MailboxSender;
 
 use crate::convert::{GENERATION, attributes, chosen, device, missing, now, number};
 use crate::listing::Listing;
+use crate::outcome::Outcome;
 use crate::refusal::Refusal;
 use crate::shared::{Caching, Shared};
 use crate::source::Source;
@@ -89,6 +91,8 @@ pub(crate) struct Face {
     /// Those who may answer what only looks, the one above among them.
     lookers: Vec<MailboxSender<Job>>,
     caching: Caching,
+    /// Of a mount that writes.
+    outcome: Option<Arc<Outcome>>,
 }
 
 impl Face {
@@ -96,8 +100,10 @@ impl Face {
         sender: MailboxSender<Job>,
         helpers: Vec<MailboxSender<Job>>,
         caching: Caching,
+        outcome: Option<Arc<Outcome>>,
     ) -> Self {
         Self {
+            outcome,
             lookers: std::iter::once(sender.clone()).chain(helpers).collect(),
             sender,
             caching,
@@ -602,8 +608,7 @@ impl Filesystem for Face {
             return self.ask(async move |shared| reply_empty(shared.refresh().await, reply));
         }
         self.ask(async move |shared| {
-            let done = shared.change_if_written(async |files| files.sync(number(ino)).await.map(|_| ()));
-            reply_empty(done.await, reply);
+            reply_empty(shared.sync(number(ino)).await, reply);
         });
     }
 
@@ -720,6 +725,11 @@ impl Filesystem for Face {
         }
         if ino == INodeNo::ROOT && name == crate::PROCESS_ATTRIBUTE.as_bytes() {
             return reply_sized(Ok(std::process::id().to_string().into_bytes()), size, reply);
+        }
+        if let Some(outcome) = self.outcome.as_ref().filter(|_| ino == INodeNo::ROOT)
+            && name == crate::OUTCOME_ATTRIBUTE.as_bytes()
+        {
+            return reply_sized(Ok(outcome.path().into_bytes()), size, reply);
         }
         let is_statistics = ino == INodeNo::ROOT && name == crate::STATISTICS_ATTRIBUTE.as_bytes();
         self.ask(async move |shared| {

@@ -25,6 +25,7 @@ mod handles;
 mod helper;
 mod kept;
 mod listing;
+mod outcome;
 mod refusal;
 mod shared;
 mod source;
@@ -33,6 +34,7 @@ mod statistics;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
@@ -42,6 +44,7 @@ use reactor::mailbox::{Mailbox, MailboxSender, mailbox};
 
 use direct::Direct;
 use face::{Face, Job};
+use outcome::Outcome;
 use shared::{Caching, Shared, follow_every};
 use source::{Snapshot, Source};
 
@@ -138,6 +141,14 @@ impl Contents {
 /// not listed, and is nothing that the volume holds.
 pub const PROCESS_ATTRIBUTE: &str = "user.redhare.process";
 
+/// The extended attribute of the root of a mount that writes with the path of a file in memory, which can be opened as long as the process lives, by
+/// whoever may look into it. When the mount has ended it holds [`OUTCOME_DURABLE`], or in other words why what was changed last is not
+/// durable; nothing if the process did not come so far. It is not listed.
+pub const OUTCOME_ATTRIBUTE: &str = "user.redhare.outcome";
+
+/// What the file of [`OUTCOME_ATTRIBUTE`] holds when everything is durable.
+pub const OUTCOME_DURABLE: &str = "durable";
+
 /// The extended attribute of a mount's root that tells what its caches have done and what takes memory, as a JSON object of numbers. Of several
 /// reactors it is the first one's; a mount that follows commits counts content anew at each. It is not listed.
 pub const STATISTICS_ATTRIBUTE: &str = "user.redhare.statistics";
@@ -161,6 +172,8 @@ pub struct Mounted {
     options: MountOptions,
     contents: Contents,
     helpers: Vec<Helper>,
+    /// Of one that writes.
+    outcome: Option<Arc<Outcome>>,
 }
 
 impl Mounted {
@@ -179,7 +192,11 @@ impl Mounted {
             "others would show what has changed"
         );
         let (sender, jobs) = mailbox(JOBS_MAX);
-        match mount(&contents, options, sender.clone(), &helpers) {
+        let outcome = (contents.caching == Caching::Writer)
+            .then(Outcome::new)
+            .flatten()
+            .map(Arc::new);
+        match mount(&contents, options, &sender, &helpers, outcome.as_ref()) {
             Ok((session, direct)) => Ok(Self {
                 session,
                 direct,
@@ -188,6 +205,7 @@ impl Mounted {
                 options: options.clone(),
                 contents,
                 helpers,
+                outcome,
             }),
             Err(error) => Err(Box::new((contents, error))),
         }
@@ -206,6 +224,7 @@ impl Mounted {
             options,
             contents,
             helpers,
+            outcome,
         } = self;
         let caching = contents.caching;
         let shared = Rc::new(Shared::new(contents.source, caching));
@@ -240,11 +259,10 @@ impl Mounted {
         }
         let tasks = [Some(ticking), handing, taking].into_iter().flatten();
         let shared = ending::end(shared, tasks).await;
-        let mut source = shared.source.into_inner();
-        let committed = match &mut source {
-            Source::Writing(files) => files.commit().await.map(|_| ()),
-            Source::Reading(_) => Ok(()),
-        };
+        let (source, committed) = shared.end().await;
+        if let Some(outcome) = outcome {
+            outcome.say(&committed);
+        }
         let handed_over = None;
         let contents = Contents {
             source,
@@ -294,8 +312,9 @@ async fn tick(shared: Rc<Shared>, options: MountOptions) {
 fn mount(
     contents: &Contents,
     options: &MountOptions,
-    sender: MailboxSender<Job>,
+    sender: &MailboxSender<Job>,
     helpers: &[Helper],
+    outcome: Option<&Arc<Outcome>>,
 ) -> io::Result<(Mounting, Option<Direct>)> {
     let mut config = Config::default();
     config.mount_options = vec![
@@ -318,7 +337,14 @@ fn mount(
     config.n_threads = Some(threads);
     config.clone_fd = threads > 1;
     let helpers: Vec<_> = helpers.iter().map(Helper::sender).collect();
-    let face = || Face::new(sender.clone(), helpers.clone(), contents.caching);
+    let face = || {
+        Face::new(
+            sender.clone(),
+            helpers.clone(),
+            contents.caching,
+            outcome.cloned(),
+        )
+    };
     let session = Session::new(face(), &options.mountpoint, &config)?;
     if !is_direct {
         let serving = session.spawn()?;

@@ -1,10 +1,11 @@
 //! What all requests share: the file system behind its gate, and what the kernel has open and cached.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use packfs::files::{FileError, FileSystem};
-use packfs::{InodeNumber, Reader, Timestamp};
+use packfs::{InodeNumber, Reader, Timestamp, WriteError};
 use reactor::sync::Semaphore;
 
 use crate::gate::{Changing, Gate};
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     growth_due: Cell<foundation::Instant>,
     /// Whether somebody was told that the commit that is shown is gone.
     told_stale: Cell<bool>,
+    /// Content that was dropped before the volume was to be handed over, of which nobody was told yet.
+    lost: RefCell<BTreeMap<InodeNumber, WriteError>>,
 }
 
 impl Shared {
@@ -100,6 +103,7 @@ impl Shared {
             believed_until: Cell::new(reactor::time::now()),
             growth_due: Cell::new(reactor::time::now() + GROWTH_PAUSE),
             told_stale: Cell::new(false),
+            lost: RefCell::new(BTreeMap::new()),
         }
     }
 
@@ -228,6 +232,33 @@ impl Shared {
         }
     }
 
+    /// Makes a file durable. Of a volume that was handed over all is; but of content that was dropped before, the first who asks is told.
+    pub(crate) async fn sync(&self, number: InodeNumber) -> Result<(), Refusal> {
+        self.change_if_written(async |files| files.sync(number).await.map(|_| ()))
+            .await?;
+        match self.lost.borrow_mut().remove(&number) {
+            Some(error) => Err(FileError::from(error).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The last commit of a mount that ends.
+    ///
+    /// # Errors
+    /// Also for content that was dropped before, of which nobody was told.
+    pub(crate) async fn end(self) -> (Source, Result<(), FileError>) {
+        let mut source = self.source.into_inner();
+        let committed = match &mut source {
+            Source::Writing(files) => files.commit().await.map(|_| ()),
+            Source::Reading(_) => Ok(()),
+        };
+        let lost = self.lost.into_inner().into_values().next();
+        (
+            source,
+            committed.and(lost.map_or(Ok(()), |error| Err(error.into()))),
+        )
+    }
+
     /// What `statfs` answers. Whoever asks may have let the volume grow.
     pub(crate) async fn room(&self, inode: InodeNumber) -> Room {
         let now = reactor::time::now();
@@ -259,7 +290,8 @@ impl Shared {
         let Some(to) = files.wanted_by() else {
             return false;
         };
-        if let Err(error) = files.commit().await {
+        // What was dropped before keeps nobody from the volume, and is told to whoever syncs its file.
+        if let Err(error) = files.commit_unasked().await {
             tracing::error!("{to} asked for the volume, and what was changed cannot be committed: {error}");
             return false;
         }
@@ -270,6 +302,7 @@ impl Shared {
                 return false;
             }
         };
+        self.lost.borrow_mut().extend(files.take_dropped());
         if !files.hand_over().await {
             snapshot.close().await;
             return false;
@@ -412,10 +445,11 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
-    use bdev::BlockDevice;
     use bdev::fence::TokenKeeper;
     use bdev::memory::MemoryDevice;
+    use bdev::{BlockDevice, Channel, Data, Geometry, Request};
     use foundation::BlockCount;
+    use packfs::files::{FileOptions, NewInode};
     use packfs::lease::memory::LocalLeases;
     use packfs::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease};
     use packfs::{Attributes, FormatOptions, Medium, ReaderFloor, ReaderOptions, Writer, WriterOptions};
@@ -528,5 +562,78 @@ mod tests {
             after_its_lease(Caching::Following, true).await.unwrap();
         });
         seen.unwrap();
+    }
+
+    /// A device that spoils content on its way: what is read of it does not fit its checksum.
+    struct Spoiling(Rc<dyn Channel>);
+
+    const CONTENT: u8 = 0xA7;
+
+    impl Channel for Spoiling {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn submit(&self, mut request: Request) {
+            if let Data::From(bytes) = &request.data
+                && bytes.len() > 512
+                && bytes[..512].iter().all(|byte| *byte == CONTENT)
+            {
+                let mut spoilt = bytes.to_vec();
+                spoilt[100] ^= 1;
+                request.data = Data::From(spoilt.into());
+            }
+            self.0.submit(request);
+        }
+    }
+
+    #[test]
+    fn content_that_was_dropped_is_told_after_the_volume_was_handed_over() {
+        let told = reactor::run(&reactor::Config::default(), async {
+            let device = MemoryDevice::new(4096, BlockCount(8192)).unwrap();
+            let spoiling = Rc::new(Spoiling(device.open_channel().unwrap()));
+            let medium = Medium::new(TokenKeeper::new().over(spoiling));
+            let leases = LocalLeases::new();
+            let keeper = || Rc::new(leases.clone());
+            packfs::format(medium.clone(), keeper(), "a test", &FormatOptions::default())
+                .await
+                .unwrap();
+            let mut options = FileOptions::default();
+            options.writer.hands_over = false;
+            let (new, now) = (
+                NewInode {
+                    mode: 0o644,
+                    uid: 0,
+                    gid: 0,
+                },
+                Timestamp::default(),
+            );
+            let opened = FileSystem::open(medium.clone(), keeper(), &options).await;
+            let mut files = opened.unwrap();
+            let made = files.create(InodeNumber::ROOT, b"spoilt", new, now).await;
+            let (spoilt, long) = (made.unwrap().number, vec![CONTENT; 600_000]);
+            files.write(spoilt, 0, &long, now).await.unwrap();
+            files.commit().await.unwrap();
+            files.close().await.unwrap();
+            // Another, which has nothing of it in memory.
+            let opened = FileSystem::open(medium.clone(), keeper(), &options).await;
+            let mut files = opened.unwrap();
+            files.write(spoilt, 101, b"part of a page", now).await.unwrap();
+            files.commit_unasked().await.unwrap_err();
+            let shared = Shared::new(Source::Writing(Box::new(files)), Caching::Writer);
+            leases.take_over_writer("another").await.unwrap_err();
+            shared.asked().await.unwrap().await;
+            let volume = Volume {
+                medium,
+                leases: keeper(),
+                options: ReaderOptions::default(),
+            };
+            assert!(shared.hand_over(&volume).await);
+            let other = InodeNumber::ROOT;
+            shared.sync(other).await.unwrap();
+            shared.sync(spoilt).await.unwrap_err();
+            shared.sync(spoilt).await.unwrap();
+        });
+        told.unwrap();
     }
 }

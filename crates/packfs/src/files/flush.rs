@@ -1,5 +1,6 @@
 //! From memory into the tree, and from the tree to the volume.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foundation::ByteCount;
@@ -56,6 +57,11 @@ impl FileSystem {
         let flushed = self.flush_with_room().await?;
         let generation = self.writer.commit().await?;
         Ok(flushed.map(|()| generation)?)
+    }
+
+    /// Takes out what content was dropped of files, with the reason, of which nobody was told yet: whoever takes it is to tell those who sync these files.
+    pub fn take_dropped(&mut self) -> BTreeMap<InodeNumber, WriteError> {
+        std::mem::take(&mut self.failed)
     }
 
     /// Puts all content into the tree, with commits where that makes room. The outer failure is one of those commits;

@@ -1,7 +1,7 @@
 //! `redhare fs unmount`.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ struct UnmountView {
 pub(in crate::commands::fs) fn unmount(arguments: &UnmountArguments, output: &Output) -> Result<(), Failure> {
     let directory = &arguments.directory;
     let shown = directory.display();
-    let process = match File::open(directory) {
+    let serving = match File::open(directory) {
         Err(error) if is_dead(&error) => None,
         Err(error) => {
             return Err(Failure::new(format!(
@@ -55,12 +55,13 @@ pub(in crate::commands::fs) fn unmount(arguments: &UnmountArguments, output: &Ou
                      \"fusermount3 -u {shown}\" unmounts it and gives that up"
                 ))
             })?;
-            Some(process)
+            Some((process, outcome(directory)))
         }
     };
-    fusermount(directory, process.is_none())?;
-    if let Some(process) = process {
-        wait_for_end(process).map_err(|error| Failure::new(format!("{shown} is unmounted, but {error}")))?;
+    fusermount(directory, serving.is_none())?;
+    if let Some((process, outcome)) = serving {
+        let ended = wait_for_end(process).and_then(|()| outcome.map_or(Ok(()), is_durable));
+        ended.map_err(|error| Failure::new(format!("{shown} is unmounted, but {error}")))?;
     }
     let view = UnmountView {
         directory: shown.to_string(),
@@ -101,6 +102,30 @@ fn process(directory: &Path) -> Option<Pid> {
     let mut text = [0; 16];
     let length = rustix::fs::getxattr(directory, mount::PROCESS_ATTRIBUTE, &mut text).ok()?;
     Pid::from_raw(std::str::from_utf8(text.get(..length)?).ok()?.parse().ok()?)
+}
+
+/// The file in which the process of a mount that writes says what became of what was changed last. None of one that only reads, of a release before, or
+/// where it may not be looked into.
+fn outcome(directory: &Path) -> Option<File> {
+    let mut text = [0; 64];
+    let length = rustix::fs::getxattr(directory, mount::OUTCOME_ATTRIBUTE, &mut text).ok()?;
+    File::open(std::str::from_utf8(text.get(..length)?).ok()?).ok()
+}
+
+/// Whether a process that has ended said so.
+fn is_durable(mut outcome: File) -> Result<(), String> {
+    let mut said = String::new();
+    let read = outcome.read_to_string(&mut said);
+    match (read, said.as_str()) {
+        (Ok(_), mount::OUTCOME_DURABLE) => Ok(()),
+        (Ok(_), "") | (Err(_), _) => Err(
+            "its process ended without a last commit: what was changed while it was being unmounted is lost; its log says why"
+                .to_owned(),
+        ),
+        (Ok(_), error) => Err(format!(
+            "what was changed last is lost, since it could not be committed: {error}"
+        )),
+    }
 }
 
 fn wait_for_end(process: Pid) -> Result<(), String> {
