@@ -11,13 +11,15 @@ use foundation::{ByteCount, Instant};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 3;
-/// Chunks of 64 MiB that a node's disk has room for.
+/// The room of a node's disk, unless a test needs more.
 const ROOM: u64 = 20;
 
 struct Cluster<'a> {
     control: Controller<&'a MemoryStore>,
     store: &'a MemoryStore,
     lives: BTreeMap<u64, Incarnation>,
+    /// Chunks of 64 MiB that a node's disk has room for.
+    room: u64,
     now: Instant,
 }
 
@@ -25,10 +27,10 @@ fn node(number: u64) -> NodeId {
     NodeId(Uuid(u128::from(number)))
 }
 
-fn disks(number: u64) -> Vec<Disk> {
+fn disks(number: u64, room: u64) -> Vec<Disk> {
     vec![Disk {
         id: DiskId(Uuid(u128::from(number))),
-        capacity: ByteCount(ROOM * 64 * MIB),
+        capacity: ByteCount(room * 64 * MIB),
         used: ByteCount(0),
         held: None,
     }]
@@ -36,6 +38,10 @@ fn disks(number: u64) -> Vec<Disk> {
 
 impl<'a> Cluster<'a> {
     fn new(store: &'a MemoryStore) -> Self {
+        Self::with_room(store, ROOM)
+    }
+
+    fn with_room(store: &'a MemoryStore, room: u64) -> Self {
         let now = Instant::from_nanos(1);
         let mut control = Controller::open(store, Settings::default(), 3, now).unwrap();
         let register = |number| {
@@ -46,7 +52,7 @@ impl<'a> Cluster<'a> {
                 rack: None,
                 incarnation: None,
                 ended_through: Incarnation(0),
-                disks: disks(number),
+                disks: disks(number, room),
             };
             (number, control.register(&registration, now).unwrap().incarnation)
         };
@@ -55,6 +61,7 @@ impl<'a> Cluster<'a> {
             control,
             store,
             lives,
+            room,
             now,
         }
     }
@@ -63,7 +70,7 @@ impl<'a> Cluster<'a> {
     fn beat(&mut self, number: u64, prepared: &[VolumeNumber], grown: &[Growing]) -> HeartbeatAnswer {
         let heartbeat = Heartbeat {
             incarnation: self.lives[&number],
-            disks: disks(number),
+            disks: disks(number, self.room),
             prepared: prepared.to_vec(),
             grown: grown.to_vec(),
             ..crate::silent(self.control.cluster(), node(number))
@@ -83,6 +90,11 @@ impl<'a> Cluster<'a> {
             ..CreateVolume::new("data", ByteCount(chunks * 64 * MIB))
         };
         let number = self.control.create_volume(&request, self.now).unwrap().number;
+        self.prepared(number)
+    }
+
+    /// A volume once its nodes have made its copies.
+    fn prepared(&mut self, number: VolumeNumber) -> Volume {
         for node in 1..=NODES {
             assert_eq!(self.beat(node, &[], &[]).prepare, [number]);
             self.beat(node, &[number], &[]);
@@ -91,6 +103,32 @@ impl<'a> Cluster<'a> {
         let volume = self.control.volume(number).unwrap();
         assert_eq!(volume.state, VolumeState::Ready);
         volume
+    }
+
+    /// Every node says that it has removed a volume.
+    fn removed(&mut self, number: VolumeNumber) {
+        for node in 1..=NODES {
+            let heartbeat = Heartbeat {
+                incarnation: self.lives[&node],
+                disks: disks(node, self.room),
+                removed: vec![number],
+                ..crate::silent(self.control.cluster(), self::node(node))
+            };
+            self.control.heartbeat(&heartbeat, self.now).unwrap();
+        }
+        self.tick();
+    }
+
+    /// How many of a volume's chunks have places.
+    fn placed(&self, number: VolumeNumber) -> usize {
+        let mut first = 0;
+        loop {
+            let (_, chunks) = self.control.map(number, first as u32, 1000).unwrap();
+            first += chunks.len();
+            if chunks.is_empty() {
+                return first;
+            }
+        }
     }
 
     fn resize(&mut self, chunks: u64) -> Result<Volume, ControlError> {
@@ -234,20 +272,75 @@ fn a_volume_that_is_deleted_while_it_grows_gives_all_its_room_back() {
     let number = cluster.volume(2).number;
     cluster.resize(9).unwrap();
     cluster.control.delete_volume("data", cluster.now).unwrap();
-    for node in 1..=NODES {
-        let heartbeat = Heartbeat {
-            incarnation: cluster.lives[&node],
-            disks: disks(node),
-            removed: vec![number],
-            ..crate::silent(cluster.control.cluster(), self::node(node))
-        };
-        cluster.control.heartbeat(&heartbeat, cluster.now).unwrap();
-    }
-    cluster.tick();
+    cluster.removed(number);
     assert!(cluster.control.volume(number).is_err());
     let whole = CreateVolume {
         chunk: ByteCount(64 * MIB),
         ..CreateVolume::new("whole", ByteCount(ROOM * 64 * MIB))
+    };
+    cluster.control.create_volume(&whole, cluster.now).unwrap();
+}
+
+/// A master that did all of it at once would hear nobody for minutes.
+#[test]
+fn a_large_volume_is_made_grown_and_deleted_in_steps() {
+    const STEP: usize = 4096;
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let request = CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new("data", ByteCount(10_000 * 64 * MIB))
+    };
+    let made = cluster.control.create_volume(&request, cluster.now).unwrap();
+    let number = made.number;
+    assert_eq!(
+        (made.state, cluster.placed(number)),
+        (VolumeState::Creating, STEP)
+    );
+    // Another master goes on with it.
+    cluster.control = Controller::open(cluster.store, Settings::default(), 4, cluster.now).unwrap();
+    for node in 1..=NODES {
+        assert!(cluster.beat(node, &[], &[]).prepare.is_empty());
+    }
+    cluster.tick();
+    assert_eq!(cluster.placed(number), 2 * STEP);
+    assert!(cluster.beat(1, &[], &[]).prepare.is_empty());
+    cluster.tick();
+    assert_eq!(cluster.placed(number), 10_000);
+    cluster.prepared(number);
+
+    cluster.resize(19_000).unwrap();
+    assert_eq!(cluster.placed(number), 10_000 + STEP);
+    assert!(
+        cluster.beat(1, &[], &[]).grow.is_empty(),
+        "it would say that a part is all"
+    );
+    cluster.tick();
+    cluster.tick();
+    let told = Growing {
+        number,
+        from: 10_000,
+        chunks: 19_000,
+    };
+    for node in 1..=NODES {
+        assert_eq!(cluster.beat(node, &[], &[]).grow, [told]);
+        cluster.beat(node, &[], &[told]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 19_000);
+    assert_eq!(cluster.placed(number), 19_000);
+
+    cluster.control.delete_volume("data", cluster.now).unwrap();
+    cluster.removed(number);
+    let mut steps = 1;
+    while cluster.control.volume(number).is_ok() {
+        cluster.tick();
+        steps += 1;
+    }
+    assert!((4..=6).contains(&steps), "{steps}");
+    let whole = CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new("whole", ByteCount(30_000 * 64 * MIB))
     };
     cluster.control.create_volume(&whole, cluster.now).unwrap();
 }

@@ -4,10 +4,13 @@
 //! places and their nodes make the copies, and become part of it in one transaction when all copies are there: before that nobody
 //! reads or writes them, so a copy that is missing is new; afterwards it would be lost.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use foundation::{ByteCount, Instant};
 
 use crate::controller::unfinished::Unfinished;
-use crate::controller::volumes::VOLUME_CHUNKS_MAX;
+use crate::controller::volumes::{STEP_CHUNKS, VOLUME_CHUNKS_MAX};
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber};
@@ -40,8 +43,8 @@ impl Growing {
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Lets a volume grow to at least `size`. On return the new chunks have places, as far as there is room; the volume has its new
-    /// size when their nodes have reported the copies, which [`Controller::tick`] notices. Repeating it changes nothing.
+    /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
+    /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
     ///
     /// # Errors
     /// The size is below the present one, or there is no room, or the volume is not ready, or grows to another size already.
@@ -106,9 +109,11 @@ impl<S: MetadataStore> Controller<S> {
         };
         // Of this growth: what was reported of an earlier one says nothing of these chunks.
         self.unfinished_of(&stored.record);
-        let missing = self.missing_chunks(number, growing.from..growing.chunks)?;
-        if !missing.is_empty() {
+        let missing = self.next_unplaced(number, growing.from..growing.chunks)?;
+        if let Some(last) = missing.last() {
             return match self.commit_places(&stored, &missing, now) {
+                // Nodes are asked once all chunks have places: what one says of a part must not count for all.
+                Ok(true) if last + 1 < growing.chunks => Ok(()),
                 Ok(true) => self.note_nodes(number, growing.from),
                 // Another master was quicker, or the nodes have yet to be heard, or somebody else took the room: decided anew
                 // with the next tick.
@@ -140,14 +145,33 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// Which of these chunks have no place yet.
-    pub(super) fn missing_chunks(
-        &self,
+    /// The next of these chunks that have no place yet, as many as one step takes; none if all have one. It is an answer for the step that
+    /// [`Controller::unfinished_of`] knows: while it lasts no chunk loses its place.
+    pub(super) fn next_unplaced(
+        &mut self,
         number: VolumeNumber,
-        chunks: std::ops::Range<u32>,
+        chunks: Range<u32>,
     ) -> Result<Vec<u32>, ControlError> {
-        let mut missing: std::collections::BTreeSet<u32> = chunks.clone().collect();
-        let (first, end) = keys::chunks_of(number, chunks.start);
+        let unfinished = self.unfinished.entry(number).or_default();
+        unfinished.placed = unfinished.placed.max(chunks.start);
+        while let Some(placed) = self.unfinished.get(&number).map(|known| known.placed)
+            && placed < chunks.end
+        {
+            let end = chunks.end.min(placed.saturating_add(STEP_CHUNKS as u32));
+            let missing = self.missing_chunks(number, placed..end)?;
+            if !missing.is_empty() {
+                return Ok(missing);
+            }
+            self.unfinished.entry(number).or_default().placed = end;
+        }
+        Ok(Vec::new())
+    }
+
+    /// Which of these chunks have no place yet.
+    fn missing_chunks(&self, number: VolumeNumber, chunks: Range<u32>) -> Result<Vec<u32>, ControlError> {
+        let mut missing: BTreeSet<u32> = chunks.clone().collect();
+        let (first, _) = keys::chunks_of(number, chunks.start);
+        let (end, _) = keys::chunks_of(number, chunks.end);
         self.read_range::<Chunk>(first, &end, |key, _| {
             if let Some(id) = keys::parse_chunk(key) {
                 missing.remove(&id.index);

@@ -46,6 +46,8 @@ pub(super) struct Unfinished {
     step: Option<Step>,
     /// The nodes it has copies on, once they are known.
     pub(super) nodes: Option<BTreeSet<NodeId>>,
+    /// Of one whose chunks get places: all below this one have theirs.
+    pub(super) placed: u32,
     /// Lives that have reported that they did their part.
     pub(super) reported: BTreeSet<(NodeId, Incarnation)>,
     /// Of a clone that is flattened: copies left and all, by node.

@@ -22,6 +22,9 @@ const NAME_BYTES_MAX: usize = 128;
 /// The most chunks that a volume is given: a master has the places of all of them in memory when it chooses them. 1 PiB in chunks of
 /// 256 MiB.
 pub(super) const VOLUME_CHUNKS_MAX: u32 = 1 << 22;
+/// So many chunks get places, or give theirs back, in one call or tick: some forty transactions, and tenths of a second with an etcd. A master
+/// that did all of a large volume at once would hear nobody for minutes.
+pub(super) const STEP_CHUNKS: usize = 4096;
 
 /// A volume to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,8 +121,8 @@ impl CreateVolume {
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Creates a volume. On return its chunks are placed; it is ready when its nodes have
-    /// reported its copies, which [`Controller::tick`] notices.
+    /// Creates a volume. On return its first [`STEP_CHUNKS`] chunks are placed. The others follow with [`Controller::tick`]s, and it is ready
+    /// when its nodes have reported its copies.
     pub fn create_volume(&mut self, request: &CreateVolume, now: Instant) -> Result<Volume, ControlError> {
         check_name(&request.name)?;
         let geometry = request.geometry()?;
@@ -232,7 +235,7 @@ impl<S: MetadataStore> Controller<S> {
         }
     }
 
-    /// Places the chunks that have no place yet, then lets the nodes prepare them.
+    /// Places the next chunks that have no place yet, and once all have one lets the nodes prepare them.
     fn place_chunks(&mut self, number: VolumeNumber, now: Instant) -> Result<(), ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let key = keys::volume(number);
@@ -243,9 +246,14 @@ impl<S: MetadataStore> Controller<S> {
                 return Ok(());
             }
             let volume = &stored.record;
-            let missing = self.missing_chunks(number, 0..volume.geometry.chunk_count())?;
+            self.unfinished_of(volume);
+            let chunks = volume.geometry.chunk_count();
+            let missing = self.next_unplaced(number, 0..chunks)?;
             if !self.commit_places(&stored, &missing, now)? {
                 continue;
+            }
+            if missing.last().is_some_and(|last| last + 1 < chunks) {
+                return Ok(());
             }
             // Also the volume's own record may have changed under us.
             let mut transaction = Transaction::new();
@@ -538,6 +546,8 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Brings every volume that is between two states as far as it goes now.
     pub(super) fn bring_volumes_on(&mut self, now: Instant) -> Result<(), ControlError> {
+        // What all of them together may still change with this tick. Those with the lowest numbers come first, and end.
+        let mut left = STEP_CHUNKS;
         for number in self.unfinished.keys().copied().collect::<Vec<_>>() {
             let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
                 self.unfinished.remove(&number);
@@ -555,13 +565,17 @@ impl<S: MetadataStore> Controller<S> {
             if unfinished.is_some_and(|unfinished| unfinished.nodes.is_none()) {
                 self.note_nodes(number, 0)?;
             }
+            let chunks = stored.record.geometry.chunk_count() as usize;
+            let takes = chunks.clamp(STEP_CHUNKS / 32, STEP_CHUNKS);
             match stored.record.state {
+                VolumeState::Creating | VolumeState::Deleting if left == 0 => {}
                 VolumeState::Creating => match self.place_chunks(number, now) {
+                    Ok(()) => left = left.saturating_sub(takes),
                     // Not enough nodes right after a restart: they have yet to be heard.
-                    Ok(()) | Err(ControlError::NodesAwaited { .. } | ControlError::NotEnoughNodes { .. }) => {
-                    }
                     Err(
-                        ControlError::NotEnoughRacks { .. }
+                        ControlError::NodesAwaited { .. }
+                        | ControlError::NotEnoughNodes { .. }
+                        | ControlError::NotEnoughRacks { .. }
                         | ControlError::NotEnoughSpace { .. }
                         | ControlError::CloneUnplaced { .. }
                         | ControlError::Argument { .. },
@@ -573,6 +587,7 @@ impl<S: MetadataStore> Controller<S> {
                 }
                 VolumeState::Deleting if self.is_done_by_the_living(number, now)? => {
                     self.remove_volume(&stored)?;
+                    left = left.saturating_sub(takes);
                 }
                 VolumeState::Ready => self.bring_flattening_on(&stored, now)?,
                 _ => {}
@@ -631,12 +646,13 @@ impl<S: MetadataStore> Controller<S> {
         Ok(true)
     }
 
-    /// Gives the space back and forgets the volume, but for its number.
+    /// Gives the space of the next chunks back, and once all have given theirs forgets the volume, but for its number.
     fn remove_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
         let number = stored.record.number;
         let chunk_bytes = stored.record.geometry.chunk.0;
         let (first, end) = keys::chunks_of(number, 0);
-        loop {
+        let mut removed = 0;
+        while removed < STEP_CHUNKS {
             let entries = self.store.range(&first, &end, PAGE)?;
             let mut transaction = Transaction::new();
             let mut freed: BTreeMap<(NodeId, DiskId), u64> = BTreeMap::new();
@@ -653,9 +669,10 @@ impl<S: MetadataStore> Controller<S> {
                 }
                 transaction.compare(entry.key.clone(), entry.versioned.revision);
                 transaction.delete(entry.key.clone());
+                removed += 1;
             }
             if entries.is_empty() {
-                break;
+                return self.forget_volume(stored);
             }
             for (&(node, disk), &bytes) in &freed {
                 self.add_allocation(&mut transaction, node, disk, |allocated| {
@@ -667,7 +684,7 @@ impl<S: MetadataStore> Controller<S> {
                 return Ok(());
             }
         }
-        self.forget_volume(stored)
+        Ok(())
     }
 
     fn forget_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
