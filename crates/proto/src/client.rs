@@ -36,6 +36,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(30);
 const FAILOVER_LIMIT: Duration = Duration::from_secs(10);
 /// Pause before a master that had no better idea is followed by another one.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A master that names one that leads and does not answer is asked so often, before others are.
+const IN_VAIN_MAX: u32 = 3;
 
 /// Why a call to the masters failed.
 #[derive(Clone, Debug, Error)]
@@ -378,6 +380,8 @@ impl Client {
     ) -> Result<T, ClientError> {
         let began = Instant::now();
         let mut ahead = None;
+        // How often a master was named that did not answer.
+        let mut in_vain = 0;
         // Where masters of other clusters are.
         let mut strangers = BTreeSet::new();
         loop {
@@ -410,7 +414,19 @@ impl Client {
                 return Err(failure(&current.address, status));
             }
             match leader.filter(|leader| !leader.is_empty() && *leader != current.address) {
-                Some(leader) => ahead = self.turn_to(&current, leader, ahead).await,
+                // Whoever names it may not hear of another, and be the only one that does not.
+                Some(_) if in_vain == IN_VAIN_MAX => {
+                    in_vain = 0;
+                    self.turn_from(&current).await?;
+                }
+                Some(leader) => {
+                    ahead = self.turn_to(&current, leader, ahead).await;
+                    in_vain = if self.current().number == current.number {
+                        in_vain + 1
+                    } else {
+                        0
+                    };
+                }
                 None if is_broken(&status) => self.turn_from(&current).await?,
                 // It has no better idea, or not yet.
                 None if self.shared.addresses.len() == 1 => return Err(failure(&current.address, status)),

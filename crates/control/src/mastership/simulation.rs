@@ -507,6 +507,13 @@ fn who_looked_for_another_master_while_this_one_stood_still_is_not_left_out() {
     World::new(179_573_905_156, None).run();
 }
 
+/// A master that was cut off from the store went on naming the one that had led before, which no node reached: its nodes went to and fro between
+/// the two, and never asked the third, which led.
+#[test]
+fn who_does_not_know_who_leads_names_nobody() {
+    World::new(179_603_575_634, None).run();
+}
+
 /// A node that has copies ends. Whether any chunk still counts on it after this many steps of the simulation.
 fn counts_on_the_dead_after(world: &mut World, steps: u32) -> bool {
     let pass = |world: &mut World, steps: std::ops::Range<u32>| {
