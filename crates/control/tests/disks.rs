@@ -336,6 +336,9 @@ fn a_disk_is_drained_to_the_other_one_of_its_node_a_few_copies_at_a_time() {
     assert!(before > 50, "{before}");
     let drained = cluster.master.drain(node(1), Some(from), cluster.now).unwrap();
     assert_eq!(drained.copies as usize, before);
+    let status = cluster.master.status(cluster.now).unwrap();
+    let shown: Vec<_> = status.nodes.iter().filter(|shown| shown.is_drained).collect();
+    assert_eq!((shown.len(), shown[0].drained), (1, drained));
     // Until it has deleted them, what it had does not pass for what it is to have.
     cluster.nodes.get_mut(&1).unwrap().is_busy = true;
     cluster.run(4);

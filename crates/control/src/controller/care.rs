@@ -30,6 +30,9 @@ use crate::racks::{Racks, Spread};
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
 
+/// A disk of a node that is drained; without one the whole node.
+pub(super) type Drain = (NodeId, Option<DiskId>);
+
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// A chunk that can only wait is looked at again after this, if nothing of it changes before.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -72,7 +75,7 @@ pub(super) struct Care {
     resynced: BTreeMap<NodeId, Instant>,
     next: Instant,
     /// What is drained: whole nodes, and disks.
-    drains: BTreeSet<(NodeId, Option<DiskId>)>,
+    drains: BTreeSet<Drain>,
     /// Copies that are moved to another node without being drained.
     pub(super) moves: BTreeMap<ChunkId, Moving>,
     /// Copies that nodes have still to delete.
@@ -283,6 +286,11 @@ impl Care {
     /// Whether the copies of this disk are to be moved away, and not only those of all its node.
     pub(super) fn is_drained_itself(&self, node: NodeId, disk: DiskId) -> bool {
         self.drains.contains(&(node, Some(disk)))
+    }
+
+    /// All drains: nodes, and disks of nodes.
+    pub(super) fn drains(&self) -> impl Iterator<Item = Drain> + '_ {
+        self.drains.iter().copied()
     }
 
     /// Whether all of a node is drained, and what of it is.

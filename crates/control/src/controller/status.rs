@@ -1,11 +1,11 @@
 //! The cluster at a glance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use foundation::{ByteCount, Instant};
 
-use crate::controller::care::{Absence, is_crowded};
+use crate::controller::care::{Absence, Drain, is_crowded};
 use crate::controller::clones::OriginView;
 use crate::controller::damage::{Damage, Scrub};
 use crate::controller::drain::Drained;
@@ -129,8 +129,26 @@ impl<S: MetadataStore> Controller<S> {
         let end = keys::end_of(keys::CHUNKS);
         let is_unharmed = self.damages.is_empty();
         let full = self.full_disks(now);
+        let mut drained: BTreeMap<Drain, Drained> = self
+            .care
+            .drains()
+            .map(|drain| (drain, Drained::default()))
+            .collect();
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
             let Some(id) = keys::parse_chunk(key) else { return };
+            if !drained.is_empty() {
+                let bytes = volumes
+                    .get(&id.volume)
+                    .map_or(0, |status| status.volume.geometry.chunk.0);
+                let on = |copy: &Copy| [(copy.node, None), (copy.node, Some(copy.disk))];
+                let places: BTreeSet<Drain> = stored.record.copies.iter().flat_map(on).collect();
+                for place in places {
+                    if let Some(drained) = drained.get_mut(&place) {
+                        drained.copies += 1;
+                        drained.bytes.0 += bytes;
+                    }
+                }
+            }
             let Some(status) = volumes.get_mut(&id.volume) else {
                 return;
             };
@@ -186,7 +204,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         let nodes: Result<Vec<_>, _> = nodes
             .into_values()
-            .map(|view| self.node_status(view, now))
+            .map(|view| self.node_status(view, &drained, now))
             .collect();
         Ok(Status {
             cluster: self.cluster,
@@ -208,7 +226,13 @@ impl<S: MetadataStore> Controller<S> {
         of_volume.cloned().collect()
     }
 
-    fn node_status(&self, view: NodeView, now: Instant) -> Result<NodeStatus, ControlError> {
+    /// `left` has what is left of every drain.
+    fn node_status(
+        &self,
+        view: NodeView,
+        left: &BTreeMap<Drain, Drained>,
+        now: Instant,
+    ) -> Result<NodeStatus, ControlError> {
         let heard = self.heard.get(&view.id);
         let missing = self.missing_disks(view.id, &view.record)?;
         let known: Vec<Disk> = view.record.disks.iter().copied().chain(missing).collect();
@@ -229,14 +253,10 @@ impl<S: MetadataStore> Controller<S> {
         let health = known.iter().map(disk_health).collect();
         let (whole, any) = self.care.drained_of(view.id);
         let mut drained = Drained::default();
-        if whole {
-            drained = self.left_to_drain(view.id, None)?;
-        } else {
-            for disk in any.iter().copied().flatten() {
-                let of_disk = self.left_to_drain(view.id, Some(disk))?;
-                drained.copies += of_disk.copies;
-                drained.bytes.0 += of_disk.bytes.0;
-            }
+        for &disk in any.iter().filter(|disk| !whole || disk.is_none()) {
+            let of_it = left.get(&(view.id, disk)).copied().unwrap_or_default();
+            drained.copies += of_it.copies;
+            drained.bytes.0 += of_it.bytes.0;
         }
         let awaits = !view.is_alive && !whole;
         let rebuild_after = self.settings.rebuild_after;
