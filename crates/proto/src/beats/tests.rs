@@ -21,6 +21,8 @@ struct Master {
     is_old: bool,
     /// The first of these heartbeats that it does not answer, news or not.
     stops_at: Option<u64>,
+    /// It does not lead, and believes that the one at this address does.
+    names: Option<String>,
 }
 
 impl Master {
@@ -44,11 +46,16 @@ impl Master {
     }
 
     async fn client(&self) -> Client {
+        Client::connect(&self.serve().await).await.unwrap()
+    }
+
+    /// Where it is.
+    async fn serve(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = Server::builder().add_service(NodesServer::new(self.clone()));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Client::connect(&address).await.unwrap()
+        address
     }
 }
 
@@ -66,6 +73,12 @@ impl Nodes for Master {
         &self,
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Response<Answers>, Status> {
+        if let Some(leader) = &self.names {
+            let mut elsewhere = Status::unavailable("this master does not lead");
+            let metadata = elsewhere.metadata_mut();
+            metadata.insert(crate::client::LEADER, leader.parse().unwrap());
+            return Err(elsewhere);
+        }
         let master = self.clone();
         let answers = request
             .into_inner()
@@ -180,4 +193,21 @@ async fn a_master_that_is_silent_is_noticed_with_the_next_that_needs_an_answer()
     assert!(began.elapsed() >= LIMIT_AFTER_UNANSWERED);
     assert_eq!(answer.number, 1, "it is the first on another connection");
     assert_eq!(master.said(), [false, true, true, false, false]);
+}
+
+/// It is cut off from what tells who leads, and the one that did has ended: whoever believes it would ask the two in turns.
+#[tokio::test]
+async fn a_master_that_names_one_that_has_ended_is_not_asked_for_ever() {
+    let ended = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let names = Some(ended.local_addr().unwrap().to_string());
+    drop(ended);
+    let unsure = Master {
+        names,
+        ..Master::default()
+    };
+    let leads = Master::default();
+    let addresses = format!("{},{}", unsure.serve().await, leads.serve().await);
+    let client = Client::connect(&addresses).await.unwrap();
+    beat(&client, 1, &HeartbeatRequest::default()).await;
+    assert_eq!(leads.said().len(), 1);
 }
