@@ -324,12 +324,9 @@ impl Export {
             }
             match lsetxattr(path, OsStr::from_bytes(&name), &value, XattrFlags::empty()) {
                 Ok(()) => {}
-                // Not for this user, not of this kind of file, or not on this file system.
-                Err(
-                    Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL | Errno::TOOBIG | Errno::RANGE,
-                ) => {
-                    self.done.extended_not_kept += 1;
-                }
+                // Not for this user, not of this kind of file, or not on this file system; some have room for few only.
+                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL)
+                | Err(Errno::TOOBIG | Errno::RANGE | Errno::NOSPC) => self.done.extended_not_kept += 1,
                 Err(error) => return Err(at(path, &error.into())),
             }
         }
