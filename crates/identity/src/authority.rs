@@ -29,6 +29,8 @@ const BUNDLE: &str = "ca.pem";
 const ISSUED: &str = "issued";
 /// A copy of each issuer's certificate, by serial number.
 const ISSUERS: &str = "issuers";
+/// Who changes the authority has this one locked, so that two at once do not take each other's files for their own.
+const LOCK: &str = "lock";
 /// Certificates hold from a little before they are made, since clocks differ.
 const BACKDATED_SECONDS: i64 = 300;
 /// Longest common name (X.520, ub-common-name).
@@ -277,11 +279,18 @@ impl Authority {
         cluster: Option<Cluster>,
         validity: Validity,
     ) -> Result<Self, AuthorityError> {
-        if directory.join(ROOT).exists() || directory.join(BUNDLE).exists() {
-            let path = directory.to_owned();
-            return Err(AuthorityError::Exists { path });
+        let exists = || AuthorityError::Exists {
+            path: directory.to_owned(),
+        };
+        // Before anything is made there: it may be somebody's directory of credentials.
+        if is_taken(directory) {
+            return Err(exists());
         }
         make_directory(directory)?;
+        let _lock = lock(directory)?;
+        if is_taken(directory) {
+            return Err(exists());
+        }
         let cluster = match cluster {
             Some(cluster) => cluster,
             None => Cluster::random()?,
@@ -300,7 +309,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Opens the one in a directory.
+    /// Opens the one in a directory. A rotation that was cut off before its key was written is none: it can begin again.
     ///
     /// # Errors
     /// See [`AuthorityError`].
@@ -314,7 +323,7 @@ impl Authority {
         let mut chain = files::certificates(&path, "the root's certificate").map_err(open)?;
         let vouched = chain.split_off(1);
         let root = chain.remove(0);
-        let bundle =
+        let mut bundle =
             files::certificates(&directory.join(BUNDLE), "the certificates of roots").map_err(open)?;
         let content = |why: String| {
             open(CredentialsError::Content {
@@ -329,6 +338,16 @@ impl Authority {
         let Some(cluster) = cluster_of(&root) else {
             return Err(content("the certificate names no cluster".to_owned()));
         };
+        if !bundle.contains(&root) {
+            return Err(content(format!(
+                "{BUNDLE} beside it does not have the certificate, so that nobody would trust it; put back both files of one copy"
+            )));
+        }
+        // A rotation that was cut off between its two files: the first root's key was never written. Nobody can have
+        // anything of it, and the one that issues is the one before it still.
+        if bundle.len() > 1 && (bundle[0] != root || vouched.is_empty()) {
+            bundle = vec![root.clone()];
+        }
         Ok(Self {
             directory: directory.to_owned(),
             cluster,
@@ -549,6 +568,8 @@ impl Authority {
     /// # Errors
     /// See [`AuthorityError`].
     pub fn rotate(&mut self, validity: Validity) -> Result<(), AuthorityError> {
+        let _lock = lock(&self.directory)?;
+        *self = Self::open(&self.directory)?;
         if self.bundle.len() > 1 {
             return Err(AuthorityError::Rotating {
                 path: self.directory.clone(),
@@ -581,7 +602,10 @@ impl Authority {
     /// # Errors
     /// See [`AuthorityError`].
     pub fn finish(&mut self) -> Result<(), AuthorityError> {
-        if self.bundle.len() == 1 {
+        let _lock = lock(&self.directory)?;
+        *self = Self::open(&self.directory)?;
+        // One root, for which another one vouches still: it was cut off between its two files.
+        if self.bundle.len() == 1 && self.vouched.is_empty() {
             let path = self.directory.clone();
             return Err(AuthorityError::NotRotating { path });
         }
@@ -601,6 +625,30 @@ impl Authority {
         }
         replace(&self.directory.join(ROOT), &text, 0o600)
     }
+}
+
+/// Whether there is an authority, or something else that is not to be written over. Roots without a key are what is left of
+/// an [`Authority::init`] that was cut off, as long as nothing else is there.
+fn is_taken(directory: &Path) -> bool {
+    let left = [BUNDLE, LOCK].map(|name| directory.join(name));
+    let is_left = |path: PathBuf| left.contains(&path) || path.extension().is_some_and(|end| end == "new");
+    let mut found = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    directory.join(ROOT).exists()
+        || directory.join(BUNDLE).exists() && found.any(|entry| !is_left(entry.path()))
+}
+
+/// Waits until nobody else changes the authority; nobody does until the file is dropped.
+fn lock(directory: &Path) -> Result<File, AuthorityError> {
+    let path = directory.join(LOCK);
+    let mut options = OpenOptions::new();
+    let opened = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let locked = opened.and_then(|file| file.lock().map(|()| file));
+    locked.map_err(|source| AuthorityError::Write { path, source })
 }
 
 pub(crate) fn bundle_pem(bundle: &[X509]) -> Result<Vec<u8>, ErrorStack> {

@@ -231,6 +231,90 @@ fn credentials_are_renewed_in_any_order_while_the_authority_is_rotated() {
 }
 
 #[test]
+fn a_rotation_that_was_cut_off_between_its_files_begins_again_and_never_ends_the_old_root() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |what: &str| place.path().join(what);
+    let mut authority = Authority::init(&at("ca"), None, Validity::days(100)).unwrap();
+    let own = authority.root().unwrap();
+    let client = issued(&authority, &at("before"), Role::Admin);
+    // The bundle has been replaced, the key not: as a crash or a full disk leaves it.
+    let key = std::fs::read(at("ca/authority.pem")).unwrap();
+    authority.rotate(Validity::days(100)).unwrap();
+    let lost = authority.root().unwrap();
+    std::fs::write(at("ca/authority.pem"), &key).unwrap();
+    let mut cut = Authority::open(&at("ca")).unwrap();
+    assert_eq!(cut.root().unwrap(), own);
+    assert_eq!(cut.trusted().unwrap(), std::slice::from_ref(&own));
+    let error = cut.finish().unwrap_err().to_string();
+    assert!(error.contains("is not being rotated"), "{error}");
+    // One that was opened before it was cut off looks again, too.
+    authority.rotate(Validity::days(100)).unwrap();
+    let next = authority.root().unwrap();
+    assert!(next != lost && next != own, "{next:?}");
+    assert_eq!(authority.trusted().unwrap(), [next.clone(), own]);
+    let master = issued(&authority, &at("after"), Role::Master);
+    assert_eq!(meet(&master, &client, HOST).0, Ok(()));
+    // The end is cut off at the same place: it can be asked for again, once.
+    let vouched = std::fs::read(at("ca/authority.pem")).unwrap();
+    authority.finish().unwrap();
+    std::fs::write(at("ca/authority.pem"), vouched).unwrap();
+    let mut ended = Authority::open(&at("ca")).unwrap();
+    ended.finish().unwrap();
+    assert_eq!(ended.trusted().unwrap(), [next]);
+    let error = ended.finish().unwrap_err().to_string();
+    assert!(error.contains("is not being rotated"), "{error}");
+    // Files that do not belong together.
+    std::fs::write(at("ca/authority.pem"), key).unwrap();
+    let error = Authority::open(&at("ca")).unwrap_err().to_string();
+    assert!(error.contains("does not have the certificate"), "{error}");
+}
+
+#[test]
+fn an_authority_whose_making_was_cut_off_can_be_made_and_nothing_else_is_written_over() {
+    let place = tempfile::tempdir().unwrap();
+    let ca = place.path().join("ca");
+    Authority::init(&ca, None, Validity::days(100)).unwrap();
+    std::fs::remove_file(ca.join("authority.pem")).unwrap();
+    std::fs::write(ca.join("authority.pem.new"), "half").unwrap();
+    let made = Authority::init(&ca, None, Validity::days(100)).unwrap();
+    assert_eq!(
+        Authority::open(&ca).unwrap().root().unwrap(),
+        made.root().unwrap()
+    );
+    let files = made.issue(&issue(Role::Admin)).unwrap();
+    let files = files.write(&place.path().join("admin")).unwrap();
+    // One whose key is lost, and a directory of credentials.
+    std::fs::remove_file(ca.join("authority.pem")).unwrap();
+    for taken in [&ca, files.authority.parent().unwrap()] {
+        let before = std::fs::read(taken.join("ca.pem")).unwrap();
+        let error = Authority::init(taken, None, Validity::days(100)).unwrap_err();
+        assert!(error.to_string().contains("has an authority already"), "{error}");
+        assert_eq!(std::fs::read(taken.join("ca.pem")).unwrap(), before);
+    }
+}
+
+#[test]
+fn two_that_rotate_or_make_an_authority_at_once_do_one_after_the_other() {
+    let place = tempfile::tempdir().unwrap();
+    let ca = place.path().join("ca");
+    let at_once = |work: &(dyn Fn() -> bool + Sync)| {
+        let done = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+        });
+        done.into_iter().filter(|done| *done).count()
+    };
+    let made = at_once(&|| Authority::init(&ca, None, Validity::days(100)).is_ok());
+    assert_eq!(made, 1);
+    let rotated = at_once(&|| {
+        let mut authority = Authority::open(&ca).unwrap();
+        authority.rotate(Validity::days(100)).is_ok()
+    });
+    assert_eq!(rotated, 1);
+    assert_eq!(Authority::open(&ca).unwrap().trusted().unwrap().len(), 2);
+}
+
+#[test]
 fn files_that_cannot_be_meant_are_refused_with_what_to_do() {
     let place = tempfile::tempdir().unwrap();
     let authority = Authority::init(&place.path().join("ca"), None, Validity::days(100)).unwrap();

@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub(crate) mod bench;
+pub(crate) mod beside;
 pub(crate) mod ca;
 pub(crate) mod cluster;
 pub(crate) mod credentials;

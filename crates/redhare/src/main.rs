@@ -80,6 +80,8 @@ fn main() -> std::process::ExitCode {
         }
     };
     match result {
+        // Whoever reads the status takes the result for complete.
+        Ok(()) if output::is_lost() => std::process::ExitCode::FAILURE,
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(failure) => output.fail(&failure),
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a command failed: what a person reads, complete in itself.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +11,8 @@ pub(crate) struct Failure {
     message: String,
     /// The exit status, where it says more than that something failed.
     status: Option<u8>,
+    /// Standard output has something else in it: machines, too, find the reason on standard error.
+    apart: bool,
 }
 
 impl Failure {
@@ -17,12 +20,19 @@ impl Failure {
         Self {
             message: message.to_string(),
             status: None,
+            apart: false,
         }
     }
 
     /// Gives it an exit status, unless it has one.
     pub(crate) fn or_status(mut self, status: u8) -> Self {
         self.status.get_or_insert(status);
+        self
+    }
+
+    /// Keeps it off standard output.
+    pub(crate) fn apart(mut self) -> Self {
+        self.apart = true;
         self
     }
 
@@ -58,19 +68,53 @@ impl Output {
         }
     }
 
+    /// Prints what there is though the command failed. Machines get one document, with the reason as "error" in it unless
+    /// it is a list, whose rows say it; people are told the reason as ever. Gives what is left to be reported.
+    pub(crate) fn print_failed<T: serde::Serialize>(
+        &self,
+        value: &T,
+        failure: Failure,
+        people: impl FnOnce() -> String,
+    ) -> Failure {
+        if !self.json {
+            self.print(value, people);
+            return failure;
+        }
+        let mut value = serde_json::to_value(value).expect("results are plain data");
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("error".to_owned(), failure.message.into());
+        }
+        self.print(&value, String::new);
+        Failure {
+            status: failure.status,
+            ..Failure::reported()
+        }
+    }
+
     /// Reports a failure and gives the exit status for it.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         let status = failure.status.map_or(ExitCode::FAILURE, ExitCode::from);
         if failure.message.is_empty() {
             return status;
         }
-        if self.json {
-            write(format!("{}\n", serde_json::json!({ "error": failure.message })).as_bytes());
+        let document = serde_json::json!({ "error": failure.message });
+        if self.json && failure.apart {
+            eprintln!("{document}");
+        } else if self.json {
+            write(format!("{document}\n").as_bytes());
         } else {
             eprintln!("redhare: {failure}");
         }
         status
     }
+}
+
+/// A result could not be written.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Whether something that was to be written to standard output is not there, as on a full disk.
+pub(crate) fn is_lost() -> bool {
+    IS_LOST.load(Ordering::Relaxed)
 }
 
 /// Writes to standard output. A reader that has seen enough ("| head") is no failure.
@@ -79,6 +123,7 @@ pub(crate) fn write(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            IS_LOST.store(true, Ordering::Relaxed);
             eprintln!("redhare: cannot write the result: {error}");
         }
         _ => {}

@@ -171,7 +171,7 @@ fn a_token_is_for_what_it_is_for() {
     assert!(said.contains("there are credentials in"), "{said}");
     // Its bearer is what the token says, and comes to nothing more by what it got.
     for arguments in [
-        &["volume", "delete", "data"][..],
+        &["volume", "delete", "data", "--yes"][..],
         &["ca", "token", "create", "--role", "client"],
         &["ca", "token", "list"],
         &["ca", "token", "revoke", made["id"].as_str().unwrap()],

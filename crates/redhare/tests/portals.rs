@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::support::load::{self, Load, Way};
-use crate::support::{Cluster, Place, free_ports, kill, wait_until};
+use crate::support::{Cluster, Place, REDHARE, free_ports, kill, wait_until};
 use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, Operation};
 use fabrics::initiator::{ConnectOptions, Controller, NamespaceChannel, RemoteDevice, RemoteOptions};
 use foundation::{BlockCount, Lba};
@@ -169,9 +169,25 @@ fn only_who_may_sees_a_volume_and_a_leased_one_takes_no_writes() {
 
     let wrong = cluster.run(&["volume", "export", "files", "--on", "nobody"]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("no node is called \"nobody\""));
+    // Its hosts' disk is not deleted by a slip.
+    let refused = std::process::Command::new(REDHARE)
+        .args(["volume", "delete", "files"])
+        .env("REDHARE_CLUSTER", cluster.address())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("is exported by 1 nodes") && said.contains("--yes"),
+        "{said}"
+    );
     cluster.succeed(&["volume", "unexport", "files"]);
     wait_until("the portal serves no more", || !connects(address, &nqn, HOST));
     assert!(cluster.json(&["volume", "show", "files"])["export"].is_null());
+    cluster.succeed(&["volume", "delete", "files"]);
+    cluster.succeed(&["volume", "create", "other", "--size", "256MiB"]);
+    cluster.succeed(&["volume", "export", "other"]);
+    cluster.succeed(&["volume", "delete", "other", "--yes"]);
     cluster.end();
 }
 

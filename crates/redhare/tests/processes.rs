@@ -10,6 +10,8 @@ mod clean_end;
 mod clones;
 mod cluster;
 mod data_path;
+mod ends;
+mod export;
 mod force;
 mod foreign;
 mod fs;

@@ -275,6 +275,31 @@ fn a_plain_master_and_one_with_the_wrong_certificate_say_so() {
         None,
         &["ca", "issue", &ca, "--role", "admin", "--out", &admin],
     ));
+    // A key that is there is not replaced without a word, nor the authority's own files at all.
+    let key = || std::fs::read(Path::new(&admin).join("key.pem")).unwrap();
+    let before = key();
+    let issue = ["ca", "issue", &ca, "--role", "admin", "--out"];
+    for what in [&issue[..], &["ca", "issuer", &ca, "--out"]] {
+        let said = refused(&ask("", None, &[what, &[&admin]].concat()));
+        assert!(
+            said.contains("there is a key.pem in") && said.contains("--force"),
+            "{said}"
+        );
+        let said = refused(&ask("", None, &[what, &[&ca, "--force"]].concat()));
+        assert!(
+            said.contains("is the directory of a certificate authority"),
+            "{said}"
+        );
+    }
+    assert_eq!(key(), before);
+    is_well(&ask("", None, &[&issue[..], &[&admin, "--force"]].concat()));
+    assert_ne!(key(), before);
+    // Of several that are renewed, those before the one that fails are named.
+    let said = refused(&ask("", None, &["ca", "renew", &ca, &admin, "/no/such"]));
+    assert!(
+        said.contains(&format!("before that, and not to be repeated: {admin}")),
+        "{said}"
+    );
     let port = free_ports();
     let listen = format!("127.0.0.1:{port}");
     let store = place.0.join("store").to_str().unwrap().to_owned();

@@ -74,6 +74,9 @@ enum CaCommand {
         /// Where ca.pem, cert.pem and key.pem are put
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Replace a key or certificate that is there
+        #[arg(long)]
+        force: bool,
     },
     /// Make an issuer for the masters: with it they give certificates to nodes and clients, and to nobody else
     #[command(
@@ -89,6 +92,9 @@ enum CaCommand {
         /// Where issuer.pem is put, with the issuer's key in it
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Replace a key or certificate that is there
+        #[arg(long)]
+        force: bool,
     },
     Token(token::TokenArguments),
     Join(token::JoinArguments),
@@ -214,8 +220,10 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             address,
             days,
             out,
+            force,
         } => {
             let authority = open(&directory)?;
+            check_room(&out, force)?;
             let issue = Issue {
                 role,
                 name,
@@ -228,8 +236,15 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             output.print(&view, || describe_issued(&view));
             Ok(())
         }
-        CaCommand::Issuer { directory, days, out } => {
-            let view = make_issuer(&open(&directory)?, days, &out)?;
+        CaCommand::Issuer {
+            directory,
+            days,
+            out,
+            force,
+        } => {
+            let authority = open(&directory)?;
+            check_room(&out, force)?;
+            let view = make_issuer(&authority, days, &out)?;
             output.print(&view, || {
                 format!(
                     "{}next: copy it to every master, and start each with --issuer {}",
@@ -263,7 +278,7 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             let issuer = match view.issuers.is_empty() {
                 true => String::new(),
                 false => format!(
-                    "; make the issuer anew, too (\"redhare ca issuer {place} --out ISSUER\"), and put it where masters have it"
+                    "; renew the issuer, too (\"redhare ca renew {place} ISSUER\"), and put it where masters have it"
                 ),
             };
             output.print(&view, || match finish {
@@ -285,6 +300,24 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
 
 fn open(directory: &Path) -> Result<Authority, Failure> {
     Authority::open(directory).map_err(Failure::new)
+}
+
+/// Whether new credentials may be put there: a key that is replaced is gone.
+fn check_room(out: &Path, force: bool) -> Result<(), Failure> {
+    let shown = out.display();
+    if out.join("authority.pem").exists() {
+        return Err(Failure::new(format!(
+            "{shown} is the directory of a certificate authority, whose ca.pem would be replaced; name another one with --out"
+        )));
+    }
+    let files = ["key.pem", "cert.pem", "issuer.pem"];
+    match files.iter().find(|file| out.join(file).exists()) {
+        Some(file) if !force => Err(Failure::new(format!(
+            "there is a {file} in {shown} already, and nothing was issued; \"redhare ca renew\" makes anew what is there, --force \
+             replaces it, or name another directory with --out"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn make_issuer(authority: &Authority, days: u32, out: &Path) -> Result<IssuerView, Failure> {
@@ -326,18 +359,21 @@ fn renew(
 ) -> Result<(), Failure> {
     let authority = open(directory)?;
     let mut views = Vec::new();
-    for place in credentials {
-        if Issuer::is_in(place) {
-            let view = make_issuer(&authority, days.unwrap_or(ISSUER_DAYS), place)?;
-            views.push(Renewed::Issuer(view));
-            continue;
-        }
-        let files = Files::in_directory(place);
-        let issued = authority
-            .renew(&files, Validity::days(days.unwrap_or(DAYS)))
-            .map_err(Failure::new)?;
-        issued.write(place).map_err(Failure::new)?;
-        views.push(Renewed::Holder(issued_view(&issued.identity, place)));
+    for (done, place) in credentials.iter().enumerate() {
+        let view = renew_one(&authority, place, days).map_err(|failure| {
+            let before: Vec<_> = credentials[..done]
+                .iter()
+                .map(|place| place.display().to_string())
+                .collect();
+            match done {
+                0 => failure,
+                _ => Failure::new(format!(
+                    "{failure}. Made anew before that, and not to be repeated: {}",
+                    before.join(", ")
+                )),
+            }
+        })?;
+        views.push(view);
     }
     output.print(&views, || {
         let lines = views.iter().map(|view| match view {
@@ -347,6 +383,19 @@ fn renew(
         lines.collect()
     });
     Ok(())
+}
+
+fn renew_one(authority: &Authority, place: &Path, days: Option<u32>) -> Result<Renewed, Failure> {
+    if Issuer::is_in(place) {
+        let view = make_issuer(authority, days.unwrap_or(ISSUER_DAYS), place)?;
+        return Ok(Renewed::Issuer(view));
+    }
+    let files = Files::in_directory(place);
+    let issued = authority
+        .renew(&files, Validity::days(days.unwrap_or(DAYS)))
+        .map_err(Failure::new)?;
+    issued.write(place).map_err(Failure::new)?;
+    Ok(Renewed::Holder(issued_view(&issued.identity, place)))
 }
 
 fn show(directory: &Path, output: &Output) -> Result<(), Failure> {

@@ -34,17 +34,15 @@ pub(crate) fn run(output: &Output) -> Result<(), Failure> {
         open_files(),
         congestion_control(),
     ];
-    output.print(&findings, || describe(&findings));
-    match findings
+    let missing = findings
         .iter()
-        .find(|finding| finding.verdict == Verdict::Missing && finding.part == "io_uring")
-    {
-        None => Ok(()),
-        Some(finding) => Err(Failure::new(format!(
-            "this machine cannot run Redhare: {}",
-            finding.remedy
-        ))),
-    }
+        .find(|finding| finding.verdict == Verdict::Missing && finding.part == "io_uring");
+    let Some(finding) = missing else {
+        output.print(&findings, || describe(&findings));
+        return Ok(());
+    };
+    let failure = Failure::new(format!("this machine cannot run Redhare: {}", finding.remedy));
+    Err(output.print_failed(&findings, failure, || describe(&findings)))
 }
 
 fn describe(findings: &[Finding]) -> String {

@@ -69,7 +69,8 @@ pub(crate) fn run(arguments: FsArguments, output: &Output) -> Result<(), Failure
         Fs::Import(arguments) => on_reactor(import::run(&arguments, output)),
         Fs::Ls(arguments) => on_reactor(list::ls(&arguments, output)),
         Fs::Stat(arguments) => on_reactor(list::stat(&arguments, output)),
-        Fs::Cat(arguments) => on_reactor(list::cat(&arguments)),
+        // Its standard output is the file's.
+        Fs::Cat(arguments) => on_reactor(list::cat(&arguments)).map_err(Failure::apart),
         Fs::Export(arguments) => on_reactor(export::run(&arguments, output)),
         Fs::Bench(arguments) => on_reactor(bench::run(&arguments, output)),
         Fs::Compare(arguments) => on_reactor(compare::run(&arguments, output)),

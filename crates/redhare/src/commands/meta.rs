@@ -158,7 +158,10 @@ fn export(arguments: &ExportArguments, output: &Output) -> Result<(), Failure> {
     let taken = meta::export(&store, arguments.moves).map_err(Failure::new);
     let written = taken.and_then(|image| {
         let written = out.write_all(&image.encode()).and_then(|()| out.sync_all());
-        written.map_err(failed)?;
+        written.map_err(|error| match arguments.moves {
+            true => closed(file, &store, &error),
+            false => failed(error),
+        })?;
         Ok(image)
     });
     let image = match written {
@@ -182,6 +185,16 @@ fn export(arguments: &ExportArguments, output: &Output) -> Result<(), Failure> {
         format!("{}{next}", view.table())
     });
     Ok(())
+}
+
+/// The file could not be written once the store was closed.
+fn closed(file: &Path, store: &StoreConfig, error: &std::io::Error) -> Failure {
+    Failure::new(format!(
+        "{} cannot be written: {error}. The store {} is closed already, and no master starts on it; nothing of it is lost: repeat the \
+         same command with a file where there is room",
+        file.display(),
+        meta::name(store)
+    ))
 }
 
 fn import(arguments: &ImportArguments, output: &Output) -> Result<(), Failure> {

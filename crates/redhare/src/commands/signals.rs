@@ -1,9 +1,14 @@
 //! Ending on Ctrl-C and SIGTERM.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
 
 use reactor::mailbox::mailbox;
+use reactor::sync::Notify;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::output::Failure;
@@ -25,6 +30,47 @@ pub(crate) fn stop_on_signal() -> io::Result<impl Future<Output = ()>> {
     Ok(async move {
         mailbox.recv().await;
     })
+}
+
+/// For work that ends where it may: whether SIGINT or SIGTERM has come; the second one ends the process at once.
+#[derive(Clone)]
+pub(crate) struct Stopped {
+    has_come: Rc<Cell<bool>>,
+    comes: Rc<Notify>,
+}
+
+impl Stopped {
+    /// Begins to listen. Must be called on a reactor.
+    pub(crate) fn on_signal() -> io::Result<Self> {
+        let signal = stop_on_signal()?;
+        let stopped = Self {
+            has_come: Rc::default(),
+            comes: Rc::default(),
+        };
+        let told = stopped.clone();
+        drop(reactor::spawn(async move {
+            signal.await;
+            told.has_come.set(true);
+            told.comes.notify();
+        }));
+        Ok(stopped)
+    }
+
+    /// Whether a signal has come.
+    pub(crate) fn has_come(&self) -> bool {
+        self.has_come.get()
+    }
+
+    /// What `work` gives; none if a signal comes first, or has come. Then it is dropped where it stands.
+    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut comes = pin!(self.comes.changed());
+        let mut work = pin!(work);
+        poll_fn(|cx| match self.has_come() || comes.as_mut().poll(cx).is_ready() {
+            true => Poll::Ready(None),
+            false => work.as_mut().poll(cx).map(Some),
+        })
+        .await
+    }
 }
 
 /// The same for daemons that run on tokio: ends with the first SIGINT or SIGTERM.

@@ -1,6 +1,7 @@
 //! `redhare volume`.
 
 mod clone;
+mod delete;
 mod force;
 mod leases;
 mod moves;
@@ -190,11 +191,8 @@ enum Volume {
     #[command(after_help = force::EXAMPLES)]
     ForceServe(force::ForceArguments),
     /// Delete a volume and what is in it
-    #[command(after_help = "Example:\n  redhare volume delete scratch")]
-    Delete {
-        /// Its name
-        name: String,
-    },
+    #[command(after_help = delete::EXAMPLES)]
+    Delete(delete::DeleteArguments),
 }
 
 /// What no two copies of a chunk may have in common.
@@ -216,6 +214,23 @@ enum Switch {
 enum Wanted {
     All(ByteCount),
     More(ByteCount),
+}
+
+impl Wanted {
+    /// In all. How much more than what, nobody can say of one that grows: asked for twice, it would be taken once.
+    fn of(self, volume: &VolumeView) -> Result<ByteCount, Failure> {
+        match (self, volume.growing_to_bytes) {
+            (Self::All(size), _) => Ok(size),
+            (Self::More(more), None) => Ok(ByteCount(volume.size_bytes.saturating_add(more.0))),
+            (Self::More(more), Some(to)) => Err(Failure::new(format!(
+                "volume {} of {} is growing to {}, and +{more} could mean more than either; wait until \"redhare volume show {0}\" has \
+                 it grown, or give the size to have in all",
+                volume.name,
+                ByteCount(volume.size_bytes),
+                ByteCount(to)
+            ))),
+        }
+    }
 }
 
 fn parse_wanted(text: &str) -> Result<Wanted, String> {
@@ -392,13 +407,11 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         Volume::Resize { name, size, no_wait } => {
             let shown = v1::ShowVolumeRequest { name: name.clone() };
             let before = cluster.call(|client: Client| async move { client.show_volume(shown).await })?;
-            let before = before.volume.unwrap_or_default().size_bytes;
+            let shown = view(&before.volume.unwrap_or_default());
+            let before = shown.size_bytes;
             let request = v1::ResizeVolumeRequest {
                 name,
-                size_bytes: match size {
-                    Wanted::All(size) => size.0,
-                    Wanted::More(more) => before.saturating_add(more.0),
-                },
+                size_bytes: size.of(&shown)?.0,
                 no_wait,
             };
             let answer = cluster.call(|client: Client| async move { client.resize_volume(request).await })?;
@@ -434,12 +447,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
         Volume::Clone(arguments) => clone::run(cluster, arguments, output)?,
         Volume::Flatten(arguments) => clone::flatten(cluster, &arguments, output)?,
         Volume::Read(arguments) => read::run(cluster, &arguments, output)?,
-        Volume::Delete { name } => {
-            let request = v1::DeleteVolumeRequest { name: name.clone() };
-            let answer = cluster.call(|client: Client| async move { client.delete_volume(request).await })?;
-            let view = serde_json::json!({ "name": name, "number": answer.number });
-            output.print(&view, || format!("volume {name} is being deleted"));
-        }
+        Volume::Delete(arguments) => delete::run(cluster, arguments, output)?,
     }
     Ok(())
 }
@@ -683,6 +691,28 @@ fn show(view: &ShowView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_is_asked_of_a_volume_that_does_not_grow() {
+        let mut volume = v1::Volume {
+            name: "data".to_owned(),
+            size_bytes: 1 << 30,
+            geometry: Some(v1::Geometry {
+                chunk_bytes: 256 << 20,
+                ..v1::Geometry::default()
+            }),
+            ..v1::Volume::default()
+        };
+        let (more, all) = (parse_wanted("+1GiB").unwrap(), parse_wanted("3GiB").unwrap());
+        assert_eq!(more.of(&view(&volume)).unwrap(), ByteCount(2 << 30));
+        volume.growth_chunks = vec![4];
+        let error = more.of(&view(&volume)).unwrap_err().to_string();
+        assert!(
+            error.contains("data of 1 GiB is growing to 2 GiB") && error.contains("+1 GiB"),
+            "{error}"
+        );
+        assert_eq!(all.of(&view(&volume)).unwrap(), ByteCount(3 << 30));
+    }
 
     #[test]
     fn a_copy_is_in_sync_only_in_the_life_that_runs() {

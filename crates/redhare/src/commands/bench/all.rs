@@ -377,7 +377,6 @@ pub(super) fn run(arguments: &AllArguments, output: &Output) -> Result<(), Failu
         missed,
         groups: views,
     };
-    output.print(&view, || describe(&view));
     let failed: Vec<String> = view
         .groups
         .iter()
@@ -390,8 +389,10 @@ pub(super) fn run(arguments: &AllArguments, output: &Output) -> Result<(), Failu
         })
         .collect();
     if !failed.is_empty() {
-        return Err(Failure::new(failed.join("; ")));
+        let failure = Failure::new(failed.join("; "));
+        return Err(output.print_failed(&view, failure, || describe(&view)));
     }
+    output.print(&view, || describe(&view));
     report::check(&view.rows, output)
 }
 

@@ -224,13 +224,16 @@ pub(crate) fn given(text: Option<String>, file: Option<&Path>) -> Result<Option<
     text.map(parse).transpose()
 }
 
+/// The first line with something in it: what "redhare ca token create" prints has words for people below the token.
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
+    let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(format!(
             "the file with the join token {} cannot be read: {error}; put there what \"redhare ca token create\" printed",
             path.display()
         ))
-    })
+    })?;
+    let mut lines = text.lines().map(str::trim);
+    Ok(lines.find(|line| !line.is_empty()).unwrap_or_default().to_owned())
 }
 
 /// Come to a certificate with a token: a key is made here and stays here
@@ -306,6 +309,18 @@ mod tests {
         std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
         let read = given(None, Some(&path)).unwrap().unwrap();
         assert_eq!(read.id().to_string(), "01020304050607f8");
+        // All that was printed.
+        let token = v1::JoinToken {
+            id: vec![1; 8],
+            left_s: 100,
+            ..v1::JoinToken::default()
+        };
+        let printed = describe_new(&view(&token, Some(TOKEN.to_owned())), Role::Node);
+        assert!(printed.lines().count() > 2, "{printed}");
+        for text in [printed.clone(), format!("\n \r\n{printed}")] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(given(None, Some(&path)).unwrap().as_ref(), Some(&read));
+        }
         assert_eq!(given(Some(TOKEN.to_owned()), None).unwrap(), Some(read));
         let error = given(Some(TOKEN.replace("rhjoin1", "other")), None)
             .unwrap_err()

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use clap::Args;
 use foundation::ByteCount;
+use packfs::Writer;
 use packfs::name::Shown;
-use packfs::{Writer, WriterOptions};
 
-use super::medium::{Role, TakeOverArguments, Volume, holder, open_volume};
+use super::medium::{Role, TakeOverArguments, Volume, open_volume};
 use super::quota::{find, plain};
 use crate::output::{Failure, Output};
 
@@ -41,13 +41,7 @@ struct ClonedView {
 pub(super) async fn run(arguments: &CloneArguments, output: &Output) -> Result<(), Failure> {
     let volume = Volume::parse_whole(&arguments.volume)?;
     let opened = open_volume(&volume, Role::Write)?;
-    let options = WriterOptions {
-        holder: holder("redhare fs clone"),
-        take_over: arguments.take_over.within(),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    let mut writer = writer.map_err(|error| volume.failure(error))?;
+    let mut writer = opened.writer("redhare fs clone", &arguments.take_over).await?;
     let cloned = clone(&volume, &mut writer, arguments).await;
     // The lease ends by itself if this fails.
     let _ = writer.close().await;

@@ -4,9 +4,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 use foundation::ByteCount;
-use packfs::{Writer, WriterOptions};
 
-use super::medium::{Role, TakeOverArguments, Volume, holder, open_volume};
+use super::medium::{Role, TakeOverArguments, Volume, open_volume};
 use crate::output::{Failure, Output};
 
 /// Move what is live out of mostly dead segments, so that their space can be used again
@@ -42,13 +41,7 @@ struct CompactView {
 pub(super) async fn run(arguments: &CompactArguments, output: &Output) -> Result<(), Failure> {
     let volume = Volume::parse_whole(&arguments.volume)?;
     let opened = open_volume(&volume, Role::Write)?;
-    let options = WriterOptions {
-        holder: holder("redhare fs compact"),
-        take_over: arguments.take_over.within(),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    let mut writer = writer.map_err(|error| volume.failure(error))?;
+    let mut writer = opened.writer("redhare fs compact", &arguments.take_over).await?;
     let (dead, free) = (writer.dead_bytes(), writer.free_bytes());
     let shown = !arguments.quiet && !output.is_json();
     let progress = writer

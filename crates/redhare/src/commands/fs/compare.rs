@@ -11,7 +11,7 @@ use bench::latency::Latencies;
 use clap::Args;
 use foundation::{ByteCount, Random};
 use packfs::name::Shown;
-use packfs::{Attributes, Inode, InodeNumber, Kind, OpenFile, Reader, ReaderOptions, Target};
+use packfs::{Attributes, Inode, InodeNumber, Kind, OpenFile, ReadError, Reader, ReaderOptions, Target};
 
 use super::feed::{self, Body, Lane, Message, Reading};
 use super::local::{self, LocalEntry, LocalKind};
@@ -27,7 +27,8 @@ const DIFFERENCES_MAX: usize = 1000;
 #[derive(Args)]
 #[command(
     after_help = "Compares every byte, mode, owner, time of change and link, in random order, with several readers \
-at once; fails if anything differs.\n\nExamples:\n  redhare fs compare file:images.packfs ./images\n  \
+at once; fails if anything differs. Extended attributes are not compared (\"redhare fs import --verify\" does), and pipes, sockets and devices \
+that are not on the volume do not count, as import leaves them out without --special.\n\nExamples:\n  redhare fs compare file:images.packfs ./images\n  \
 redhare fs compare images:train /data/train --readers 8"
 )]
 pub(super) struct CompareArguments {
@@ -73,6 +74,8 @@ struct Compare {
     /// The path on the volume that is compared.
     from: Vec<u8>,
     ignore_owners: bool,
+    /// Pipes, sockets and devices with several names, by the first.
+    specials: BTreeSet<Vec<u8>>,
     progress: Progress,
     state: RefCell<State>,
 }
@@ -127,6 +130,7 @@ impl Compare {
         let begun = Instant::now();
         let file = match reader.open_file(&path).await {
             Ok(file) => file,
+            Err(ReadError::NotFound { .. }) if self.is_special(local) => return,
             Err(error) => return self.differs(&local.path, format!("on the volume: {error}")),
         };
         self.attributes(local, &file.inode);
@@ -137,6 +141,15 @@ impl Compare {
             Body::None => {}
             Body::Whole(bytes) => self.whole(reader, local, &file, &bytes, begun).await,
             Body::Pieces => self.pieces(reader, local, &file, lane).await,
+        }
+    }
+
+    /// Whether it is locally what an import may leave out.
+    fn is_special(&self, local: &LocalEntry) -> bool {
+        match &local.kind {
+            LocalKind::Special(..) => true,
+            LocalKind::HardLink(first) => self.specials.contains(first),
+            _ => false,
         }
     }
 
@@ -160,6 +173,12 @@ impl Compare {
         if inode.kind != expected {
             let (found, expected) = (view::kind(inode.kind), view::kind(expected));
             self.differs(&local.path, format!("is a {found}, and locally a {expected}"));
+        }
+        if let LocalKind::Special(_, number) = &local.kind
+            && inode.kind.is_device()
+            && inode.device().unwrap_or_default() != *number
+        {
+            self.differs(&local.path, "is another device than locally");
         }
         inode.kind == expected
     }
@@ -320,7 +339,7 @@ impl Compare {
     }
 
     /// What is on the volume and not in the directory.
-    async fn extra(&self, reader: &Reader, known: &BTreeSet<Vec<u8>>) -> Result<(), packfs::ReadError> {
+    async fn extra(&self, reader: &Reader, known: &BTreeSet<Vec<u8>>) -> Result<(), ReadError> {
         let root = reader.lookup(&self.from).await?;
         let mut walk = reader.walk(root.number);
         loop {
@@ -337,14 +356,19 @@ impl Compare {
 
 pub(super) async fn run(arguments: &CompareArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
-    let (mut entries, _) = local::all(&arguments.directory)?;
+    let mut entries = local::all(&arguments.directory)?;
     let known: BTreeSet<Vec<u8>> = entries.iter().map(|entry| entry.path.clone()).collect();
+    let specials = entries
+        .iter()
+        .filter(|entry| entry.links > 1 && matches!(entry.kind, LocalKind::Special(..)));
+    let specials = specials.map(|entry| entry.path.clone()).collect();
     let total_bytes = entries.iter().map(|entry| entry.size_bytes).sum();
     Random::from_seed(arguments.seed).shuffle(&mut entries);
     let opened = open_volume(&volume, Role::Read)?;
     let compare = Rc::new(Compare {
         from: path,
         ignore_owners: arguments.ignore_owners,
+        specials,
         progress: Progress::new("compare", entries.len() as u64, total_bytes),
         state: RefCell::default(),
     });

@@ -1,7 +1,10 @@
 //! `redhare fs format`.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use foundation::ByteCount;
@@ -9,6 +12,9 @@ use packfs::{FormatOptions, format};
 
 use super::medium::{Role, Volume, holder, open_volume};
 use crate::output::{Failure, Output};
+
+/// Bytes of a block of a local file.
+const BLOCK_BYTES: u64 = 4096;
 
 /// Make an empty PackFS on a volume
 #[derive(Args)]
@@ -36,13 +42,7 @@ struct FormatView {
 pub(super) async fn run(arguments: &FormatArguments, output: &Output) -> Result<(), Failure> {
     let volume = Volume::parse(&arguments.volume)?;
     let size = arguments.size;
-    let made = matches!(&volume, Volume::File(path) if !path.exists());
-    let result = make(&volume, size, arguments.force).await;
-    if let (Err(_), true, Volume::File(path)) = (&result, made, &volume) {
-        // A file of a size that does not do is in the way of the next attempt; it may not even be there.
-        drop(std::fs::remove_file(path));
-    }
-    let view = result?;
+    let view = make(&volume, size, arguments.force).await?;
     output.print(&view, || {
         let size = ByteCount(view.size_bytes);
         format!("{volume} is an empty PackFS on {size} ({})", view.uuid)
@@ -51,6 +51,10 @@ pub(super) async fn run(arguments: &FormatArguments, output: &Output) -> Result<
 }
 
 async fn make(volume: &Volume, size: Option<ByteCount>, force: bool) -> Result<FormatView, Failure> {
+    let new = match (volume, size) {
+        (Volume::File(path), Some(size)) => New::make(path, size).map_err(|why| volume.failure(why))?,
+        _ => None,
+    };
     let opened = open_volume(volume, Role::Format { size })?;
     let medium = opened.medium();
     let size_bytes = medium.capacity_bytes();
@@ -65,12 +69,62 @@ async fn make(volume: &Volume, size: Option<ByteCount>, force: bool) -> Result<F
     (options.root.mtime, options.root.atime, options.root.ctime) = (now, now, now);
     let holder = holder("redhare fs format");
     let made = format(medium, opened.leases.clone(), &holder, &options).await;
-    made.map_err(|error| volume.failure(error))?;
+    made.map_err(|error| {
+        // A file of a size that does not do is in the way of the next attempt. Nobody else has begun with it: it is
+        // locked as long as it is open here.
+        if let Some(new) = &new {
+            new.remove();
+        }
+        volume.failure(error)
+    })?;
+    drop(opened);
+    if let Some(new) = new
+        && !new.is_there()
+    {
+        return Err(volume.failure("the file was removed while it was formatted; format it again"));
+    }
     Ok(FormatView {
         volume: volume.to_string(),
         size_bytes,
         uuid: super::view::uuid(&uuid),
     })
+}
+
+/// A local file that this process has made.
+struct New {
+    path: PathBuf,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+impl New {
+    /// Makes an empty one, if there is none.
+    fn make(path: &Path, size: ByteCount) -> Result<Option<Self>, String> {
+        if size.0 < BLOCK_BYTES {
+            return Err(format!(
+                "--size {size} is less than a block of {BLOCK_BYTES} B; give a larger one, such as 64GiB"
+            ));
+        }
+        // Whatever else is wrong is said when it is opened.
+        let Ok(file) = File::create_new(path) else {
+            return Ok(None);
+        };
+        let found = file.metadata().map_err(|error| error.to_string())?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            id: (found.dev(), found.ino()),
+        }))
+    }
+
+    fn is_there(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id)
+    }
+
+    fn remove(&self) {
+        if self.is_there() {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
 }
 
 fn random_uuid() -> std::io::Result<[u8; 16]> {
@@ -80,4 +134,28 @@ fn random_uuid() -> std::io::Result<[u8; 16]> {
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_was_made_here_is_taken_away() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("volume");
+        let size = ByteCount(1 << 20);
+        let new = New::make(&path, size).unwrap().unwrap();
+        assert!(New::make(&path, size).unwrap().is_none(), "it is there");
+        // Somebody else's in its place.
+        std::fs::rename(&path, place.path().join("away")).unwrap();
+        std::fs::write(&path, "other").unwrap();
+        new.remove();
+        assert!(path.exists() && !new.is_there());
+        std::fs::rename(place.path().join("away"), &path).unwrap();
+        new.remove();
+        assert!(!path.exists());
+        let error = New::make(&path, ByteCount(4095)).map(drop).unwrap_err();
+        assert!(error.contains("less than a block") && !path.exists(), "{error}");
+    }
 }

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 
 use clap::Args;
 use foundation::ByteCount;
-use packfs::{FsckOptions, FsckReport, fsck};
+use packfs::{FsckError, FsckOptions, FsckReport, fsck};
 
-use super::medium::{Role, Volume, holder, open_volume};
+use super::medium::{HeldLease, Role, Volume, holder, open_volume};
 use super::progress::Stages;
 use crate::output::{Failure, Output};
 
@@ -111,15 +111,23 @@ async fn check(arguments: &FsckArguments, output: &Output) -> Result<(), Failure
         ..FsckOptions::default()
     };
     let stages = Stages::new();
-    let report = fsck(
-        &opened.medium(),
-        opened.leases.clone(),
-        &options,
-        &mut |progress| {
-            stages.set(progress.stage, progress.done, progress.total);
-        },
-    )
-    .await;
+    let mut held = HeldLease::default();
+    let report = loop {
+        let report = fsck(
+            &opened.medium(),
+            opened.leases.clone(),
+            &options,
+            &mut |progress| {
+                stages.set(progress.stage, progress.done, progress.total);
+            },
+        )
+        .await;
+        match &report {
+            // Checked anew: whoever had the lease may have written meanwhile.
+            Err(FsckError::Lease(error)) if held.wait(&volume, error).await => {}
+            _ => break report,
+        }
+    };
     stages.end();
     let report = report.map_err(|error| volume.failure(error))?;
     let view = FsckView::of(&report);

@@ -2,6 +2,7 @@
 
 mod archives;
 mod report;
+mod root;
 mod sources;
 
 use std::collections::HashMap;
@@ -15,17 +16,24 @@ use clap::Args;
 use packfs::name::{Shown, components};
 use packfs::{
     Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece, ImportPieces,
-    Importer, InodeNumber, Kind, WriteError, Writer, WriterOptions,
+    Importer, InodeNumber, Kind, WriteError, Writer,
 };
 
 use super::feed::{Body, Next};
 use super::local::{LocalEntry, LocalKind};
-use super::medium::{Location, Opened, Role, TakeOverArguments, Volume, holder, open_volume};
+use super::medium::{Location, Role, TakeOverArguments, open_volume};
 use super::progress::Progress;
+use crate::commands::signals::Stopped;
 use crate::output::{Failure, Output};
 
 use report::Tally;
-use sources::{Source, Sources, specials};
+use root::Root;
+use sources::{Source, Sources};
+
+/// As others see it who want the volume.
+const PROGRAM: &str = "redhare fs import";
+/// The exit status after Ctrl-C or SIGTERM, as of whatever a signal ends.
+const STOPPED_STATUS: u8 = 130;
 
 /// What is imported is committed after so many bytes, or after the time that was asked for, whichever comes first.
 const COMMIT_EVERY_BYTES: u64 = 1 << 30;
@@ -75,7 +83,7 @@ pub(super) struct ImportArguments {
     /// Read everything back from the volume at the end and compare it with the source
     #[arg(long)]
     verify: bool,
-    /// Go on behind files that cannot be read or made; the exit status is 1 then
+    /// Go on behind files that cannot be read or made; the exit status is 1 then, and they are named at the end
     #[arg(long)]
     keep_going: bool,
     /// Take pipes, sockets and, if run as root, devices, too; otherwise they are left out, and named. Programs from before there were
@@ -87,10 +95,15 @@ pub(super) struct ImportArguments {
     by_archive: bool,
 }
 
+/// What there is in all is counted for so long, once an import has failed.
+const COUNT_WITHIN: Duration = Duration::from_secs(2);
+
 /// What stopped an import.
 enum Stop {
     /// An entry, and why.
     Entry(ImportError<Failure>),
+    /// Ctrl-C or SIGTERM.
+    Signal,
     /// Something else.
     Other(Failure),
 }
@@ -98,47 +111,58 @@ enum Stop {
 pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<(), Failure> {
     let Location { volume, path } = Location::parse(&arguments.location)?;
     let sources = Sources::find(arguments)?;
+    // Before anything is read of it.
+    let root = sources.deletes(arguments).map(Root::open).transpose()?;
     let opened = open_volume(&volume, Role::Write)?;
-    let mut writer = open_writer(&opened, &volume, &arguments.take_over).await?;
+    let mut writer = opened.writer(PROGRAM, &arguments.take_over).await?;
+    let stopped = Stopped::on_signal().map_err(Failure::new)?;
     let begun = Instant::now();
     let mut tally = Tally::default();
     let existing = match arguments.checksum {
         true => Existing::Content,
         false => Existing::SizeAndTime,
     };
-    let result = pass(&mut writer, &path, &sources, arguments, existing, &mut tally).await;
-    let failed = match result {
-        Ok(()) => None,
-        Err(stop) => {
-            // What is there can mostly be committed; if not, the last commit is what stays.
-            let committed = writer.commit().await.is_ok();
-            let total = sources.count(specials(arguments));
-            Some(volume.failure(report::explain(&stop, &tally, total, committed)))
-        }
+    let mut work = Work {
+        path: &path,
+        sources: &sources,
+        root,
+        arguments,
+        stopped,
+    };
+    let result = work.pass(&mut writer, existing, &mut tally).await;
+    // What is there can mostly be committed; if not, the last commit is what stays.
+    let committed = match &result {
+        Ok(()) => true,
+        Err(_) => writer.commit().await.is_ok(),
     };
     // The lease ends by itself if this fails.
     drop(writer.close().await);
-    if let Some(failure) = failed {
-        return Err(failure);
-    }
     let seconds = begun.elapsed().as_secs_f64();
+    if let Err(stop) = result {
+        let total = work.total(&stop, &tally);
+        let failure = volume.failure(report::explain(&stop, &tally, total, committed));
+        let failure = match stop {
+            Stop::Signal => failure.or_status(STOPPED_STATUS),
+            _ => failure,
+        };
+        // What went wrong before it is nowhere else.
+        return Err(match arguments.keep_going {
+            true => report::print_stopped(&tally, seconds, failure, output),
+            false => failure,
+        });
+    }
     if arguments.verify {
-        let mut writer = open_writer(&opened, &volume, &arguments.take_over).await?;
+        let unverified = |why: &dyn std::fmt::Display| {
+            volume.failure(format!("everything is imported, but it was not verified: {why}"))
+        };
+        let writer = opened.writer(PROGRAM, &arguments.take_over).await;
+        let mut writer = writer.map_err(|failure| unverified(&failure))?;
         let mut found = Tally::default();
-        let result = pass(
-            &mut writer,
-            &path,
-            &sources,
-            arguments,
-            Existing::Check,
-            &mut found,
-        )
-        .await;
+        let result = work.pass(&mut writer, Existing::Check, &mut found).await;
         drop(writer.close().await);
         if let Err(stop) = result {
-            let total = sources.count(specials(arguments));
-            let why = report::explain(&stop, &found, total, true);
-            return Err(volume.failure(format!("everything is imported, but it was not verified: {why}")));
+            let total = work.total(&stop, &found);
+            return Err(unverified(&report::explain(&stop, &found, total, true)));
         }
         tally.verified = Some(found.progress.entries);
         tally.take_errors(found);
@@ -146,89 +170,97 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
     report::print(&tally, seconds, output)
 }
 
-async fn open_writer(
-    opened: &Opened,
-    volume: &Volume,
-    take_over: &TakeOverArguments,
-) -> Result<Writer, Failure> {
-    let options = WriterOptions {
-        holder: holder("redhare fs import"),
-        take_over: take_over.within(),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    writer.map_err(|error| volume.failure(error))
+/// What is asked for.
+struct Work<'a> {
+    /// The directory on the volume.
+    path: &'a [u8],
+    sources: &'a Sources,
+    /// The directory that says what is deleted.
+    root: Option<Root>,
+    arguments: &'a ImportArguments,
+    stopped: Stopped,
 }
 
-/// Goes through the sources once, and imports or checks what they have.
-async fn pass(
-    writer: &mut Writer,
-    path: &[u8],
-    sources: &Sources,
-    arguments: &ImportArguments,
-    existing: Existing,
-    tally: &mut Tally,
-) -> Result<(), Stop> {
-    let checks = existing == Existing::Check;
-    let commit_every = Duration::try_from_secs_f64(arguments.commit_every).map_err(|_| {
-        let given = arguments.commit_every;
-        Failure::new(format!(
-            "--commit-every {given} is no length of time; give seconds"
-        ))
-    })?;
-    let root = directory(writer, path).await.map_err(|source| {
-        Stop::Entry(ImportError::Write {
-            path: Shown::new(path),
-            source,
-        })
-    })?;
-    let options = ImportOptions {
-        existing,
-        remove_directories: arguments.delete,
-    };
-    let what = if checks { "verify" } else { "import" };
-    let progress = sources.progress(what, arguments);
-    let mut run = Run {
-        importer: Importer::new(writer, root, options),
-        source: sources.start(arguments)?,
-        // Names that stand in two archives are told once.
-        met: (sources.may_repeat() && !checks).then(HashMap::new),
-        keep_going: arguments.keep_going || checks,
-        progress,
-        passed_bytes: 0,
-        commit_every,
-        since: Instant::now(),
-        since_bytes: 0,
-    };
-    let mut result = run.all(tally).await;
-    if let (Ok(()), Some(root), true) = (
-        &result,
-        sources.deletes(arguments),
-        tally.errors.is_empty() && !checks,
-    ) {
-        run.progress.last("delete");
-        result = run.delete(root).await;
-    } else if arguments.delete && !tally.errors.is_empty() && !checks {
-        tally.nothing_deleted = true;
-    }
-    tally.progress = *run.importer.progress();
-    if result.is_ok() {
-        run.progress.last(if checks { what } else { "commit" });
-        if !checks {
-            // Of much that is new it takes a while.
-            result = run.commit("the last commit").await;
+impl Work<'_> {
+    /// Entries and bytes in all, as far as that is known soon: whoever waits for the reason does not wait for a walk.
+    fn total(&self, stop: &Stop, tally: &Tally) -> Option<(u64, u64)> {
+        match stop {
+            Stop::Signal => tally.total,
+            _ => tally
+                .total
+                .or_else(|| self.sources.count_within(COUNT_WITHIN, self.arguments)),
         }
     }
-    run.progress.end();
-    tally.skipped = run.source.skipped();
-    result?;
-    tally.progress = *run.importer.progress();
-    Ok(())
+
+    /// Goes through the sources once, and imports or checks what they have.
+    async fn pass(&mut self, writer: &mut Writer, existing: Existing, tally: &mut Tally) -> Result<(), Stop> {
+        let Self {
+            path,
+            sources,
+            root: deletes,
+            arguments,
+            stopped,
+        } = self;
+        let checks = existing == Existing::Check;
+        let commit_every = Duration::try_from_secs_f64(arguments.commit_every).map_err(|_| {
+            let given = arguments.commit_every;
+            Failure::new(format!(
+                "--commit-every {given} is no length of time; give seconds"
+            ))
+        })?;
+        let root = directory(writer, path).await.map_err(|source| {
+            Stop::Entry(ImportError::Write {
+                path: Shown::new(path),
+                source,
+            })
+        })?;
+        let options = ImportOptions {
+            existing,
+            remove_directories: arguments.delete,
+        };
+        let what = if checks { "verify" } else { "import" };
+        let progress = sources.progress(what, arguments);
+        let mut run = Run {
+            importer: Importer::new(writer, root, options),
+            source: sources.start(arguments)?,
+            stopped: stopped.clone(),
+            // Names that stand in two archives are told once.
+            met: (sources.may_repeat() && !checks).then(HashMap::new),
+            keep_going: arguments.keep_going || checks,
+            progress,
+            passed_bytes: 0,
+            commit_every,
+            since: Instant::now(),
+            since_bytes: 0,
+        };
+        let mut result = run.all(tally).await;
+        if let (Ok(()), Some(root), true) = (&result, deletes, tally.errors.is_empty() && !checks) {
+            run.progress.last("delete");
+            result = run.delete(root).await;
+        } else if arguments.delete && !tally.errors.is_empty() && !checks {
+            tally.nothing_deleted = true;
+        }
+        tally.progress = *run.importer.progress();
+        if result.is_ok() {
+            run.progress.last(if checks { what } else { "commit" });
+            if !checks {
+                // Of much that is new it takes a while.
+                result = run.commit("the last commit").await;
+            }
+        }
+        run.progress.end();
+        tally.total = run.progress.counted();
+        tally.skipped = run.source.skipped();
+        result?;
+        tally.progress = *run.importer.progress();
+        Ok(())
+    }
 }
 
 struct Run<'a> {
     importer: Importer<'a>,
     source: Source,
+    stopped: Stopped,
     /// By whom each name was met, where several archives may have it.
     met: Option<HashMap<u128, PathBuf>>,
     keep_going: bool,
@@ -244,13 +276,15 @@ impl Run<'_> {
     async fn all(&mut self, tally: &mut Tally) -> Result<(), Stop> {
         loop {
             let next = match &mut self.source {
-                Source::Feed(feed) => feed.next(&self.importer).await,
+                Source::Feed(feed) => self.stopped.or(feed.next(&self.importer)).await,
                 Source::Archives(archives) => {
-                    let next = archives.next().await;
-                    next.map(|next| next.map(|(entry, body)| Next::Entry(entry, body)))
+                    let next = self.stopped.or(archives.next()).await;
+                    next.map(|next| next.map(|next| next.map(|(entry, body)| Next::Entry(entry, body))))
                 }
             };
-            let Some(next) = next else { return Ok(()) };
+            let Some(next) = next.ok_or(Stop::Signal)? else {
+                return Ok(());
+            };
             let failed = match next {
                 Ok(Next::Same(entry)) => {
                     self.importer.count_same(entry.size_bytes);
@@ -266,6 +300,10 @@ impl Run<'_> {
                 Err(failure) => Some(ImportError::Source(failure)),
             };
             if let Some(error) = failed {
+                // The file in the middle of which it came is left out.
+                if self.stopped.has_come() {
+                    return Err(Stop::Signal);
+                }
                 if error.is_fatal() || !self.keep_going {
                     return Err(Stop::Entry(error));
                 }
@@ -327,6 +365,7 @@ impl Run<'_> {
         }
         let mut pieces = Pieces {
             source: &mut self.source,
+            stopped: &self.stopped,
             progress: &self.progress,
             entries: self.importer.progress().entries,
             passed_bytes: self.passed_bytes,
@@ -362,26 +401,19 @@ impl Run<'_> {
         })
     }
 
-    async fn delete(&mut self, root: &std::path::Path) -> Result<(), Stop> {
-        let exists = |path: &[u8]| {
-            use std::os::unix::ffi::OsStrExt;
-            let file = root.join(std::ffi::OsStr::from_bytes(path));
-            match std::fs::symlink_metadata(&file) {
-                Ok(_) => Ok(true),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-                Err(error) => Err(super::local::at(&file, &error)),
-            }
-        };
-        self.importer
-            .delete_missing(exists, |_| ())
-            .await
-            .map_err(Stop::Entry)
+    async fn delete(&mut self, root: &Root) -> Result<(), Stop> {
+        root.check()?;
+        let exists = |path: &[u8]| root.has(path);
+        let deleted = self.importer.delete_missing(exists, |_| ()).await;
+        deleted.map_err(Stop::Entry)?;
+        Ok(root.check()?)
     }
 }
 
 /// The pieces of an entry. They move the bar, since a large file may have minutes of them.
 struct Pieces<'a> {
     source: &'a mut Source,
+    stopped: &'a Stopped,
     progress: &'a Progress,
     entries: u64,
     passed_bytes: u64,
@@ -391,7 +423,8 @@ impl ImportPieces for Pieces<'_> {
     type Error = Failure;
 
     async fn more(&mut self) -> Result<Option<ImportPiece>, Failure> {
-        let piece = self.source.more().await?;
+        let piece = self.stopped.or(self.source.more()).await;
+        let piece = piece.ok_or_else(|| Failure::new("stopped in the middle of it"))??;
         self.passed_bytes += match &piece {
             Some(ImportPiece::Bytes(bytes)) => bytes.len() as u64,
             Some(ImportPiece::Hole(length)) => *length,

@@ -175,16 +175,18 @@ pub(super) async fn cat(arguments: &CatArguments) -> Result<(), Failure> {
     let source = open(&arguments.location).await?;
     let file = source.file().await?;
     let mut out = std::io::stdout().lock();
-    let failed = |error: std::io::Error| Failure::new(format!("standard output: {error}"));
     let mut offset = 0;
     loop {
         let read = source.reader.read(&file, offset, READ_AT_ONCE).await;
         let content = read.map_err(|error| source.volume.failure(error))?;
-        if content.is_empty() {
-            return out.flush().map_err(failed);
-        }
-        for part in content.parts() {
-            out.write_all(part).map_err(failed)?;
+        let written = content.parts().iter().try_for_each(|part| out.write_all(part));
+        let is_over = content.is_empty() || written.is_err();
+        match written.and_then(|()| if is_over { out.flush() } else { Ok(()) }) {
+            Ok(()) if is_over => return Ok(()),
+            Ok(()) => {}
+            // A reader that has seen enough ("| head") is no failure.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Failure::new(format!("standard output: {error}"))),
         }
         offset += content.len() as u64;
     }

@@ -305,14 +305,14 @@ pub(super) fn plain_path(path: &[u8]) -> Result<Vec<u8>, &'static str> {
     }
 }
 
-/// Everything of a tree at once, and how many bytes its files have.
-pub(super) fn all(root: &Path) -> Result<(Vec<LocalEntry>, Vec<PathBuf>), Failure> {
-    let mut walk = LocalWalk::new(root, Specials::None)?;
+/// Everything of a tree at once, pipes, sockets and devices, too.
+pub(super) fn all(root: &Path) -> Result<Vec<LocalEntry>, Failure> {
+    let mut walk = LocalWalk::new(root, Specials::All)?;
     let mut entries = Vec::new();
     while let Some(entry) = walk.next()? {
         entries.push(entry);
     }
-    Ok((entries, walk.skipped().to_vec()))
+    Ok(entries)
 }
 
 /// Entries and the bytes of their files. What cannot be read counts as nothing: the walk that reads it says so. Blocks.

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
@@ -13,11 +13,13 @@ use bdev::{BlockDevice, Channel};
 use client::{Copies, MasterLeases, Nearby, Session, SnapshotDevice};
 use foundation::ByteCount;
 use master::v1;
-use packfs::lease::LeaseSource;
 use packfs::lease::memory::LocalLeases;
+use packfs::lease::{LeaseError, LeaseSource};
 use volume::client::VolumeDevice;
 
-use packfs::{CopySelector, Medium, Reader, ReaderOptions, is_snapshot_name};
+use packfs::{
+    CopySelector, Medium, OpenError, Reader, ReaderOptions, Writer, WriterOptions, is_snapshot_name,
+};
 
 use crate::output::Failure;
 
@@ -28,9 +30,9 @@ pub(super) enum Role {
     Read,
     /// Be the one writer.
     Write,
-    /// Make a file system; a local file that is missing is made with this size.
+    /// Make a file system; a local file that is missing or empty gets this size.
     Format {
-        /// The size for a new local file.
+        /// The size for a local file.
         size: Option<ByteCount>,
     },
 }
@@ -96,6 +98,73 @@ impl Opened {
         };
         let opened = Reader::open(self.medium(), self.leases.clone(), &options).await;
         opened.map_err(|error| self.found.failure(error))
+    }
+
+    /// The volume's writer, as `program`. A lease that nobody renews any more is waited for.
+    pub(super) async fn writer(
+        &self,
+        program: &str,
+        take_over: &TakeOverArguments,
+    ) -> Result<Writer, Failure> {
+        let options = WriterOptions {
+            holder: holder(program),
+            take_over: take_over.within(),
+            ..WriterOptions::default()
+        };
+        let mut held = HeldLease::default();
+        loop {
+            let error = match Writer::open(self.medium(), self.leases.clone(), &options).await {
+                Ok(writer) => return Ok(writer),
+                Err(error) => error,
+            };
+            let goes_on = match &error {
+                OpenError::Lease(error) => held.wait(&self.found.volume, error).await,
+                _ => false,
+            };
+            if !goes_on {
+                return Err(self.found.failure(error));
+            }
+        }
+    }
+}
+
+/// A held lease is looked at so often, to see whether it is renewed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Clocks and answers differ by so much.
+const LEASE_SLACK: Duration = Duration::from_millis(500);
+
+/// The lease of somebody who writes, or who was killed and gave nothing back: that one ends by itself, and what was
+/// interrupted can be repeated at once. Whoever renews it lives.
+#[derive(Default)]
+pub(super) struct HeldLease {
+    /// Who had it at first, and when it ends if nobody renews it.
+    first: Option<(String, Instant)>,
+}
+
+impl HeldLease {
+    /// Waits a little, and gives whether to ask again.
+    pub(super) async fn wait(&mut self, volume: &Volume, error: &LeaseError) -> bool {
+        let LeaseError::Held { holder, remaining } = error else {
+            return false;
+        };
+        let now = Instant::now();
+        match &self.first {
+            None => {
+                let seconds = remaining.as_secs_f32().ceil();
+                tracing::info!(
+                    "{volume} is being written by {holder}; waiting up to {seconds} s to see whether that has died"
+                );
+                self.first = Some((holder.clone(), now + *remaining));
+            }
+            Some((first, ends)) => {
+                let latest = *ends + LEASE_SLACK;
+                if first != holder || now + *remaining > latest || now > latest {
+                    return false;
+                }
+            }
+        }
+        reactor::time::sleep((*remaining + LEASE_SLACK / 2).min(LOOK_EVERY)).await;
+        true
     }
 }
 

@@ -105,6 +105,11 @@ impl Progress {
         self.is_shown.then(|| self.counted.clone())
     }
 
+    /// What there is in all, if somebody has counted it.
+    pub(super) fn counted(&self) -> Option<(u64, u64)> {
+        self.counted.get().copied()
+    }
+
     /// One more step is done.
     pub(super) fn step(&self) {
         self.bar.inc(1);

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use packfs::name::Shown;
-use packfs::{InodeNumber, Quota, ReaderOptions, Writer, WriterOptions};
+use packfs::{InodeNumber, Quota, ReaderOptions, Writer};
 
-use super::medium::{Opened, Role, TakeOverArguments, Volume, holder, open_volume};
+use super::medium::{Opened, Role, TakeOverArguments, Volume, open_volume};
 use crate::output::{Failure, Output, table};
 
 /// Limit what stands below a directory, show the limits and what is used, take them away
@@ -119,13 +119,7 @@ pub(super) async fn run(arguments: &QuotaArguments, output: &Output) -> Result<(
 
 async fn writer(volume: &Volume, take_over: &TakeOverArguments) -> Result<(Opened, Writer), Failure> {
     let opened = open_volume(volume, Role::Write)?;
-    let options = WriterOptions {
-        holder: holder("redhare fs quota"),
-        take_over: take_over.within(),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    let writer = writer.map_err(|error| volume.failure(error))?;
+    let writer = opened.writer("redhare fs quota", take_over).await?;
     Ok((opened, writer))
 }
 

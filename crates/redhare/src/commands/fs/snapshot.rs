@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
-use packfs::{Snapshot, Writer, WriterOptions, usage};
+use packfs::{Snapshot, Writer, usage};
 
-use super::medium::{Opened, Role, TakeOverArguments, Volume, holder, open_volume};
+use super::medium::{Opened, Role, TakeOverArguments, Volume, open_volume};
 use crate::output::{Failure, Output, table};
 
 /// Keep the present state under a name, list what is kept, delete it
@@ -80,13 +80,7 @@ pub(super) async fn run(arguments: &SnapshotArguments, output: &Output) -> Resul
 
 async fn writer(volume: &Volume, take_over: &TakeOverArguments) -> Result<(Opened, Writer), Failure> {
     let opened = open_volume(volume, Role::Write)?;
-    let options = WriterOptions {
-        holder: holder("redhare fs snapshot"),
-        take_over: take_over.within(),
-        ..WriterOptions::default()
-    };
-    let writer = Writer::open(opened.medium(), opened.leases.clone(), &options).await;
-    let writer = writer.map_err(|error| volume.failure(error))?;
+    let writer = opened.writer("redhare fs snapshot", take_over).await?;
     Ok((opened, writer))
 }
 

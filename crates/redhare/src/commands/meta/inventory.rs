@@ -2,7 +2,6 @@
 //!
 //! The file is JSON (`docs/formats/store.md`). Each copy's record stands in it as it is on the disk, with its own checksum.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -82,8 +81,7 @@ pub(super) fn run(arguments: &InventoryArguments, output: &Output) -> Result<(),
     let inventory = take(&arguments.data)?;
     let file = &arguments.file;
     let text = serde_json::to_vec(&inventory).expect("an inventory is plain data");
-    let written = std::fs::File::create_new(file)
-        .and_then(|mut out| out.write_all(&text).and_then(|()| out.sync_all()));
+    let written = crate::commands::beside::write_new(file, &text);
     written.map_err(|error| Failure::new(format!("{} cannot be written: {error}", file.display())))?;
     let view = serde_json::json!({
         "file": file,

@@ -132,7 +132,7 @@ pub(super) fn run(arguments: &RebuildArguments, output: &Output) -> Result<(), F
         fill(image, &store, output)?;
     }
     let view = view(&found, fills.is_some());
-    output.print(&view, || {
+    let describe = || {
         let mut text = describe(&view);
         if view.filled {
             let name = meta::name(&store);
@@ -141,13 +141,15 @@ pub(super) fn run(arguments: &RebuildArguments, output: &Output) -> Result<(), F
             ));
         }
         text
-    });
-    match (view.complete, arguments.dry_run) {
-        (true, _) | (_, true) => Ok(()),
-        (false, false) => Err(Failure::new(
-            "the store was not filled: what is said above could not be determined; read the nodes that are missing, or give volumes up with --without-volume NUMBER",
-        )),
+    };
+    if view.complete || arguments.dry_run {
+        output.print(&view, describe);
+        return Ok(());
     }
+    let failure = Failure::new(
+        "the store was not filled: what is said above could not be determined; read the nodes that are missing, or give volumes up with --without-volume NUMBER",
+    );
+    Err(output.print_failed(&view, failure, describe))
 }
 
 fn fill(image: &Image, store: &master::StoreConfig, output: &Output) -> Result<(), Failure> {

@@ -277,17 +277,16 @@ fn describe(view: &ForceView) -> String {
     text
 }
 
-/// Whether somebody at a terminal says so.
-fn confirm(volume: &str) -> Result<(), Failure> {
+/// Whether somebody at a terminal says so, by the volume's name. Who has none is told what there is to know before `--yes`.
+pub(super) fn confirm(volume: &str, to_know: &str, question: &str) -> Result<(), Failure> {
     let input = std::io::stdin();
     if !input.is_terminal() {
-        return Err(Failure::new(
-            "nothing was changed: this cannot be taken back, and there is no terminal to ask at; look at it with --dry-run, then repeat the command with --yes",
-        ));
+        return Err(Failure::new(format!(
+            "nothing was changed: this cannot be taken back, and there is no terminal to ask at; {to_know}, then repeat the command \
+             with --yes"
+        )));
     }
-    eprint!(
-        "Are the other copies' nodes off for good, and is what uses the volume stopped? Write its name to go on: "
-    );
+    eprint!("{question} Write its name to go on: ");
     drop(std::io::stderr().flush());
     let mut line = String::new();
     input.lock().read_line(&mut line).map_err(Failure::new)?;
@@ -354,7 +353,11 @@ pub(super) fn run(
                 "nothing was changed: with --json nothing is shown to decide on; look at it with --dry-run, then repeat the command with --yes",
             ));
         }
-        confirm(&name)?;
+        confirm(
+            &name,
+            "look at it with --dry-run",
+            "Are the other copies' nodes off for good, and is what uses the volume stopped?",
+        )?;
     }
     let mut served = 0;
     for copies in forced.chunks(FORCED_MAX) {

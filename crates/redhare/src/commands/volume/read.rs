@@ -1,6 +1,5 @@
 //! `redhare volume read`.
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -12,6 +11,7 @@ use foundation::{ByteCount, Lba};
 use reactor::BufferPool;
 
 use super::snapshot::on_reactor;
+use crate::commands::beside::Beside;
 use crate::commands::cluster::ClusterArguments;
 use crate::output::{Failure, Output};
 
@@ -28,7 +28,7 @@ const DEPTH: usize = 8;
 pub(super) struct ReadArguments {
     /// The volume's name, or VOLUME@SNAPSHOT
     volume: String,
-    /// Into this new file; else to standard output
+    /// Into this new file, which is there once all is in it, and for its owner alone; else to standard output
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// From here on, such as 1GiB
@@ -49,7 +49,7 @@ struct ReadView {
 
 /// Where the bytes go.
 enum Sink {
-    File(File),
+    File(Beside),
     Output(std::io::StdoutLock<'static>),
 }
 
@@ -58,7 +58,7 @@ impl Sink {
         match self {
             // The file is new and has its length: what is left out reads zeros.
             Self::File(_) if bytes.iter().all(|byte| *byte == 0) => Ok(()),
-            Self::File(file) => file.write_all_at(bytes, at),
+            Self::File(beside) => beside.file().write_all_at(bytes, at),
             Self::Output(out) => out.write_all(bytes),
         }
     }
@@ -93,11 +93,11 @@ pub(super) fn run(
         let (from, to) = range(&*device, arguments).map_err(|error| failed(&error))?;
         let mut sink = match out {
             Some(path) => {
-                let file = File::create_new(path).and_then(|file| {
-                    file.set_len(to - from)?;
-                    Ok(file)
+                let made = Beside::new(path).and_then(|beside| {
+                    beside.file().set_len(to - from)?;
+                    Ok(beside)
                 });
-                Sink::File(file.map_err(|error| {
+                Sink::File(made.map_err(|error| {
                     failed(&format!(
                         "cannot make {}: {error}; name a file that is not there yet",
                         path.display()
@@ -109,8 +109,9 @@ pub(super) fn run(
         copy(&*device, (from, to), &mut sink)
             .await
             .map_err(|error| failed(&error))?;
-        if let Sink::File(file) = &sink {
-            file.sync_all().map_err(|error| failed(&error))?;
+        if let (Sink::File(beside), Some(path)) = (sink, out) {
+            let put = beside.put();
+            put.map_err(|error| failed(&format!("{} cannot be written: {error}", path.display())))?;
         }
         Ok(to - from)
     })?;

@@ -69,29 +69,44 @@ pub(super) fn run(
     let scrubbed = reactor::run(&reactor::Config::default(), async {
         let live = session.scrub(rate.0, |scrubbed| show(&bar, scrubbed)).await;
         let mut snapshots = Vec::new();
-        let listed = session.snapshots().await?.into_iter();
-        for snapshot in listed.filter(|snapshot| snapshot.state() == v1::SnapshotState::Complete) {
+        // What was compared took hours, and is told whatever becomes of the rest.
+        let (listed, unlisted) = match session.snapshots().await {
+            Ok(listed) => (listed, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        for snapshot in listed
+            .into_iter()
+            .filter(|snapshot| snapshot.state() == v1::SnapshotState::Complete)
+        {
             let name = format!("{name}@{}", snapshot.name);
             let scrubbed = session
                 .scrub_snapshot(&snapshot, rate.0, |scrubbed| show(&bar, scrubbed))
                 .await;
             snapshots.push(PartView::new(name, &scrubbed));
         }
-        Ok((live, snapshots))
+        (live, snapshots, unlisted)
     });
     bar.finish_and_clear();
-    let scrubbed: Result<_, SnapshotError> = scrubbed.map_err(Failure::new)?;
-    let (live, snapshots) = scrubbed.map_err(Failure::new)?;
+    let (live, snapshots, unlisted) = scrubbed.map_err(Failure::new)?;
     let view = ScrubView {
         live: PartView::new(name, &live),
         snapshots,
         seconds: began.elapsed().as_secs_f64(),
     };
+    if let Some(error) = unlisted {
+        return Err(output.print_failed(&view, not_listed(&view.live.name, &error), || describe(&view)));
+    }
     output.print(&view, || describe(&view));
     match view.live.is_whole() && view.snapshots.iter().all(PartView::is_whole) {
         true => Ok(()),
         false => Err(Failure::reported()),
     }
+}
+
+fn not_listed(volume: &str, error: &SnapshotError) -> Failure {
+    Failure::new(format!(
+        "the snapshots of {volume} were not compared, since they could not be listed: {error}; scrub it again"
+    ))
 }
 
 fn show(bar: &ProgressBar, scrubbed: &Scrubbed) {

@@ -17,6 +17,8 @@ const ERRORS_MAX: usize = 1000;
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) progress: ImportProgress,
+    /// What there is to import, entries and bytes, if the bar has counted it.
+    pub(super) total: Option<(u64, u64)>,
     pub(super) skipped: Vec<PathBuf>,
     pub(super) errors: Vec<String>,
     pub(super) more_errors: u64,
@@ -88,33 +90,45 @@ struct ImportView<'a> {
 /// # Errors
 /// If entries are missing or differ, which is said in the result.
 pub(super) fn print(tally: &Tally, seconds: f64, output: &Output) -> Result<(), Failure> {
-    let done = &tally.progress;
-    let view = ImportView {
-        entries: done.entries,
-        copied: done.copied,
-        unchanged: done.unchanged,
-        attributes_set: done.attributes_set,
-        deleted: done.deleted,
-        content_bytes: done.content_bytes,
-        unchanged_bytes: done.unchanged_bytes,
-        commits: done.commits,
-        seconds,
-        files_per_second: done.entries as f64 / seconds,
-        mib_per_second: done.content_bytes as f64 / seconds / ByteCount::MIB.0 as f64,
-        verified: tally.verified,
-        skipped: tally
-            .skipped
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect(),
-        skipped_count: tally.skipped.len(),
-        errors: &tally.errors,
-        more_errors: tally.more_errors,
-    };
+    let view = ImportView::of(tally, seconds);
     output.print(&view, || describe(&view, tally));
     match tally.errors.is_empty() {
         true => Ok(()),
         false => Err(Failure::reported()),
+    }
+}
+
+/// Prints what there is of one that was stopped, and gives what is left to be reported.
+pub(super) fn print_stopped(tally: &Tally, seconds: f64, failure: Failure, output: &Output) -> Failure {
+    let view = ImportView::of(tally, seconds);
+    output.print_failed(&view, failure, || describe(&view, tally))
+}
+
+impl<'a> ImportView<'a> {
+    fn of(tally: &'a Tally, seconds: f64) -> Self {
+        let done = &tally.progress;
+        ImportView {
+            entries: done.entries,
+            copied: done.copied,
+            unchanged: done.unchanged,
+            attributes_set: done.attributes_set,
+            deleted: done.deleted,
+            content_bytes: done.content_bytes,
+            unchanged_bytes: done.unchanged_bytes,
+            commits: done.commits,
+            seconds,
+            files_per_second: done.entries as f64 / seconds,
+            mib_per_second: done.content_bytes as f64 / seconds / ByteCount::MIB.0 as f64,
+            verified: tally.verified,
+            skipped: tally
+                .skipped
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
+            skipped_count: tally.skipped.len(),
+            errors: &tally.errors,
+            more_errors: tally.more_errors,
+        }
     }
 }
 
@@ -177,16 +191,22 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
     let again = "the same command goes on from there";
     match stop {
         Stop::Other(failure) => format!("{failure}. {stays}"),
+        Stop::Signal => format!("the import was stopped by a signal. {stays}; {again}"),
         Stop::Entry(ImportError::Write {
             path,
             source: WriteError::NoSpace { missing },
         }) => {
             let left =
                 total.map(|(_, bytes)| bytes.saturating_sub(done.content_bytes + done.unchanged_bytes));
-            let left = ByteCount(left.unwrap_or(missing.0));
+            let left = match left {
+                Some(left) => format!(
+                    "{} of content and its index are left to import and find",
+                    ByteCount(left)
+                ),
+                None => format!("{} more, and what comes behind, find", ByteCount(missing.0)),
+            };
             format!(
-                "{path}: the volume is full: {left} of content and its index are left to import and find no room; resize the \
-                 volume by at least that, or import less. {stays}; {again}"
+                "{path}: the volume is full: {left} no room; resize the volume by at least that, or import less. {stays}; {again}"
             )
         }
         // The error itself says what stays, as nobody else does who meets it.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use packfs::{ImportPiece, ImportPieces};
 
@@ -150,8 +151,16 @@ impl Sources {
         }
     }
 
+    /// The same as [`Self::count`], if it does not take longer.
+    pub(super) fn count_within(&self, limit: Duration, arguments: &ImportArguments) -> Option<(u64, u64)> {
+        let (sources, specials) = (self.clone(), specials(arguments));
+        let (sender, counted) = std::sync::mpsc::channel();
+        spawn("fs count", move || sender.send(sources.count(specials))).ok()?;
+        counted.recv_timeout(limit).ok().flatten()
+    }
+
     /// Entries and bytes in all, where they can be counted. Blocks.
-    pub(super) fn count(&self, specials: Specials) -> Option<(u64, u64)> {
+    fn count(&self, specials: Specials) -> Option<(u64, u64)> {
         match self {
             Sources::Directory(root) => LocalWalk::new(root, specials).ok().map(local::count),
             Sources::List(root, paths) => {
@@ -164,7 +173,7 @@ impl Sources {
 }
 
 /// What was asked for of pipes, sockets and devices.
-pub(super) fn specials(arguments: &ImportArguments) -> Specials {
+fn specials(arguments: &ImportArguments) -> Specials {
     match arguments.special {
         true => Specials::of_this_user(),
         false => Specials::None,
