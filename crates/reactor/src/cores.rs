@@ -58,6 +58,11 @@ impl CoreHandle {
     }
 }
 
+/// Whether a reactor runs on the calling thread.
+pub fn runs_here() -> bool {
+    context::try_with(|_| ()).is_some()
+}
+
 /// Keeps the calling thread, and threads that it starts from then on, on one processor.
 ///
 /// # Errors

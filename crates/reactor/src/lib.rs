@@ -28,7 +28,7 @@ pub mod time;
 mod usage;
 
 pub use buffer::{Buffer, BufferMut, BufferPool};
-pub use cores::{CoreHandle, Cores, pin};
+pub use cores::{CoreHandle, Cores, pin, runs_here};
 pub use executor::{JoinHandle, spawn};
 pub use runtime::{Config, StartError, probe, run, yield_now};
 pub use usage::Usage;

@@ -96,13 +96,27 @@ pub fn run<T>(config: &Config, future: impl Future<Output = T>) -> Result<T, Sta
         .shared
         .thread_id
         .store(sys::thread_id(), Ordering::Relaxed);
+    let unwinding = Unwinding(context.clone(), ring.clone());
     let result = drive(&context, &ring, config.spin, future);
+    drop(unwinding);
     context.executor.kill_group(None);
     if !ring.drain() {
         // The kernel still holds some operation's memory: give that memory up rather than reuse it.
         std::mem::forget(ring);
     }
     Ok(result)
+}
+
+/// A panic ends this thread while the kernel still reads and writes memory for what is under way. That memory is given up, so that the process may
+/// unwind, and live on if it likes.
+struct Unwinding(Rc<Context>, Rc<Ring>);
+
+impl Drop for Unwinding {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::mem::forget((self.0.clone(), self.1.clone()));
+        }
+    }
 }
 
 /// The main future runs as a task like any other, so that it may borrow nothing from the caller's

@@ -545,3 +545,36 @@ fn a_dropped_listener_refuses_at_once() {
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     });
 }
+
+/// A panic unwinds while the kernel still has memory of what is under way. The process lives on, and so do other reactors of it.
+#[test]
+fn what_a_reactor_that_panics_has_begun_harms_nobody() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let panics = std::thread::spawn(move || {
+        run(async move {
+            let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+            tell.send(listener.local_address()).unwrap();
+            let (mut receiver, _sender) = listener.accept().await.unwrap().split();
+            drop(spawn(async move {
+                let _ = receiver.receive().await;
+            }));
+            time::sleep(Duration::from_millis(20)).await;
+            assert!(!reactor::runs_here(), "as planned");
+        });
+    });
+    let mut peer = std::net::TcpStream::connect(told.recv().unwrap()).unwrap();
+    assert!(panics.join().is_err());
+    // What it was reading comes now, or it has gone.
+    let _ = std::io::Write::write_all(&mut peer, &[0xA5; 100_000]);
+    let text: Vec<u8> = (0..100_000u32).map(|i| (i % 241) as u8).collect();
+    let wanted = text.clone();
+    run(async move {
+        let listener = TcpListener::bind(loopback(), TcpOptions::default()).unwrap();
+        let address = listener.local_address();
+        let server = spawn(serve_text(listener, text));
+        let received = read_text(address, &TcpOptions::default()).await;
+        assert!(received[2..] == wanted);
+        drop(server);
+    });
+    assert!(!reactor::runs_here());
+}

@@ -80,12 +80,24 @@ pub(crate) struct TargetArguments {
     reactors: ReactorArguments,
 }
 
+/// A reactor that has panicked answers nobody, and what its hosts wait for nobody else has: whoever supervises the process starts it anew.
+fn end_with_any_reactor() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        if reactor::runs_here() {
+            std::process::abort();
+        }
+    }));
+}
+
 pub(crate) fn run(
     arguments: &TargetArguments,
     set_filter: impl Fn(&str) -> Result<(), String> + 'static,
 ) -> Result<(), Failure> {
     let config = arguments.config.as_deref().map(TargetConfig::load).transpose()?;
     let stop = super::signals::stop_on_signal().map_err(Failure::new)?;
+    end_with_any_reactor();
     let random = random().map_err(|error| Failure::new(format!("cannot read /dev/urandom: {error}")))?;
     reactor::run(&Config::default(), async move {
         let target = Target::new();
