@@ -90,8 +90,6 @@ pub struct Member<E: Election> {
     settings: Settings,
     random: Random,
     seat: Seat,
-    /// The store has not answered since: another one may lead by now.
-    is_unsure: bool,
     /// On a handle as the seat says.
     control: Option<Controller<E::Store>>,
     /// When the last step began in which it was able to hear nodes.
@@ -116,7 +114,6 @@ impl<E: Election> Member<E> {
             settings,
             random: Random::from_seed(seed),
             seat: Seat::Vacant,
-            is_unsure: false,
             control: None,
             listened: None,
             worked: Duration::ZERO,
@@ -136,12 +133,10 @@ impl<E: Election> Member<E> {
     pub fn step(&mut self, now: Instant) -> Result<bool, ControlError> {
         self.stepped = Some(now);
         let rests = self.deafness.rests(now);
-        let heard = match rests {
-            true => self.election.look(),
-            false => self.election.stand(),
+        let seat = match rests {
+            true => self.election.look()?,
+            false => self.election.stand()?,
         };
-        self.is_unsure = heard.is_err();
-        let seat = heard?;
         if rests {
             self.deafness.seen(seat == Seat::Vacant, now);
         }
@@ -273,12 +268,8 @@ impl<E: Election> Member<E> {
     }
 
     /// The cluster, for changes and for what only the leader hears.
-    ///
-    /// # Errors
-    /// With the one who leads, unless the store does not answer here: whoever asks would go to and fro between this master and one that has
-    /// ended, and never ask the one that took the seat.
     pub fn lead(&mut self) -> Result<&mut Controller<E::Store>, NotLeading> {
-        let leader = self.leader().filter(|_| !self.is_unsure).cloned();
+        let leader = self.leader().cloned();
         match (&self.seat, &mut self.control) {
             (Seat::Ours(_), Some(control)) => Ok(control),
             _ => Err(NotLeading { leader }),

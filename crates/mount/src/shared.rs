@@ -81,7 +81,7 @@ pub(crate) struct Shared {
     growth_due: Cell<foundation::Instant>,
     /// Whether somebody was told that the commit that is shown is gone.
     told_stale: Cell<bool>,
-    /// Content that was dropped before the volume was to be handed over, of which nobody was told yet.
+    /// Content that was dropped before the volume was handed over, of which nobody was told yet.
     lost: RefCell<BTreeMap<InodeNumber, WriteError>>,
 }
 
@@ -302,11 +302,11 @@ impl Shared {
                 return false;
             }
         };
-        self.lost.borrow_mut().extend(files.take_dropped());
         if !files.hand_over().await {
             snapshot.close().await;
             return false;
         }
+        self.lost.replace(files.take_dropped());
         *source = Source::Reading(Box::new(snapshot));
         tracing::warn!(
             "the volume was handed over to {to}, who asked for it; what was committed is still shown, and nothing more can be written"

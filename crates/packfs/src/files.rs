@@ -167,9 +167,9 @@ impl FileSystem {
         self.dirty.is_empty() && self.failed.is_empty() && self.writer.is_committed()
     }
 
-    /// See [`Writer::hand_over`].
+    /// See [`Writer::hand_over`]. Of content that was dropped nobody need have been told ([`FileSystem::take_dropped`]).
     pub async fn hand_over(&mut self) -> bool {
-        self.is_committed() && self.writer.hand_over().await
+        self.dirty.is_empty() && self.writer.hand_over().await
     }
 
     /// Gives the lease back. What was not committed is dropped.

@@ -248,6 +248,8 @@ pub enum Reason {
     Silent(Duration),
     /// Something has waited for so long for a member that answers other things.
     Hangs(Duration),
+    /// It has not sealed an epoch for so long, though its node lives.
+    NotSealed(Duration),
     /// Something has waited for so long for the write node's own disk.
     HangsHere(Duration),
     /// This life is to order the writes, and the disk with its copy did not come back.
@@ -273,6 +275,7 @@ impl std::fmt::Display for Reason {
                 f,
                 "something has waited for it for {time:?}, though it answers other things"
             ),
+            Reason::NotSealed(time) => write!(f, "it has not sealed the chunk's epoch for {time:?}"),
             Reason::HangsHere(time) => write!(f, "the disk here has not answered for {time:?}"),
             Reason::NoCopyHere => write!(f, "there is no copy here, its disk did not come back"),
             Reason::Resigns => write!(f, "the disk here is gone"),

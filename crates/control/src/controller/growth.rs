@@ -10,7 +10,7 @@ use std::ops::Range;
 use foundation::{ByteCount, Instant};
 
 use crate::controller::unfinished::Unfinished;
-use crate::controller::volumes::{STEP_CHUNKS, VOLUME_CHUNKS_MAX};
+use crate::controller::volumes::{STEP_CHUNKS, VOLUME_CHUNKS_MAX, unless_no_room};
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber};
@@ -72,7 +72,7 @@ impl<S: MetadataStore> Controller<S> {
                 return Err(ControlError::Flattening { volume: name });
             }
             let added = growth.iter().sum();
-            self.places(volume, added, now)?;
+            self.check_room(volume, added, now)?;
             let grown = Volume {
                 growth,
                 ..volume.clone()
@@ -100,33 +100,33 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Brings a growing volume as far as it goes now.
-    pub(super) fn bring_growth_on(&mut self, number: VolumeNumber, now: Instant) -> Result<(), ControlError> {
+    /// So many chunks have got places.
+    pub(super) fn bring_growth_on(
+        &mut self,
+        number: VolumeNumber,
+        now: Instant,
+    ) -> Result<usize, ControlError> {
         let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
-            return Ok(());
+            return Ok(0);
         };
         let Some(growing) = Growing::of(&stored.record) else {
-            return Ok(());
+            return Ok(0);
         };
         // Of this growth: what was reported of an earlier one says nothing of these chunks.
         self.unfinished_of(&stored.record);
         let missing = self.next_unplaced(number, growing.from..growing.chunks)?;
         if let Some(last) = missing.last() {
-            return match self.commit_places(&stored, &missing, now) {
+            let placed = self.commit_places(&stored, &missing, now);
+            let changed = unless_no_room(placed.map(|placed| if placed { missing.len() } else { 0 }))?;
+            // Another master was quicker, or the nodes have yet to be heard, or somebody else took the room: decided anew with the next tick.
+            if changed > 0 {
+                self.note_placed(number, &missing);
                 // Nodes are asked once all chunks have places: what one says of a part must not count for all.
-                Ok(true) if last + 1 < growing.chunks => Ok(()),
-                Ok(true) => self.note_nodes(number, growing.from),
-                // Another master was quicker, or the nodes have yet to be heard, or somebody else took the room: decided anew
-                // with the next tick.
-                Ok(false) => Ok(()),
-                Err(
-                    ControlError::NodesAwaited { .. }
-                    | ControlError::NotEnoughNodes { .. }
-                    | ControlError::NotEnoughRacks { .. }
-                    | ControlError::NotEnoughSpace { .. }
-                    | ControlError::Argument { .. },
-                ) => Ok(()),
-                Err(error) => Err(error),
-            };
+                if last + 1 == growing.chunks {
+                    self.note_nodes(number, growing.from)?;
+                }
+            }
+            return Ok(changed);
         }
         let unfinished = self.unfinished_of(&stored.record);
         if unfinished.is_some_and(|unfinished| unfinished.nodes.is_none()) {
@@ -142,7 +142,60 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.remove(&number);
             }
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// These have places now, and all before them had.
+    pub(super) fn note_placed(&mut self, number: VolumeNumber, placed: &[u32]) {
+        if let Some(last) = placed.last() {
+            self.unfinished.entry(number).or_default().placed = last + 1;
+        }
+    }
+
+    /// Whether so many more chunks of a volume have room, beside what other volumes are still to get: theirs is promised with their places, and those
+    /// of a large volume come one after the other.
+    ///
+    /// # Errors
+    /// With the numbers.
+    pub(super) fn check_room(
+        &mut self,
+        volume: &Volume,
+        chunks: u32,
+        now: Instant,
+    ) -> Result<(), ControlError> {
+        self.places(volume, chunks, now)?;
+        let mut others = 0;
+        for (number, unfinished) in &self.unfinished {
+            let Some(stored) = self.read::<Volume>(&keys::volume(*number))? else {
+                continue;
+            };
+            let other = stored.record;
+            let all = match (other.state, Growing::of(&other)) {
+                (VolumeState::Creating, _) => 0..other.geometry.chunk_count(),
+                (_, Some(growing)) => growing.from..growing.chunks,
+                _ => continue,
+            };
+            let left = all.end - unfinished.placed.clamp(all.start, all.end);
+            others += u64::from(left) * other.geometry.chunk.0 * u64::from(other.geometry.copies);
+        }
+        if others == 0 {
+            return Ok(());
+        }
+        let each = volume.geometry.chunk.0 * u64::from(volume.geometry.copies);
+        let beside = u32::try_from(others.div_ceil(each)).unwrap_or(u32::MAX);
+        match self.places(volume, chunks.saturating_add(beside), now) {
+            Err(ControlError::NotEnoughSpace { .. }) => Err(ControlError::Argument {
+                field: "size",
+                problem: format!(
+                    "of {} in {} copies fits, but not beside {} that volumes which are being made or grow are still to get",
+                    ByteCount(u64::from(chunks) * volume.geometry.chunk.0),
+                    volume.geometry.copies,
+                    ByteCount(others)
+                ),
+                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again",
+            }),
+            other => other.map(|_| ()),
+        }
     }
 
     /// The next of these chunks that have no place yet, as many as one step takes; none if all have one. It is an answer for the step that

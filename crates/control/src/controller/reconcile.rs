@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use foundation::Instant;
 
 use crate::configuration::{Standing, is_whole, successor};
+use crate::controller::unfinished::Unfinished;
 use crate::controller::{Controller, PAGE, Stored};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Volume};
+use crate::model::{Chunk, Volume, VolumeState};
 use crate::planted::Bug;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -46,6 +47,9 @@ pub(super) struct Reconciler {
     due: BTreeSet<ChunkId>,
     /// Those that were not whole when they were last looked at.
     wanting: BTreeSet<ChunkId>,
+    /// Volumes whose chunks are still getting places, with chunks that cannot stay as they are: nodes have no copies of them yet, and are not
+    /// asked for any, so nothing is changed before all have places.
+    put_off: BTreeSet<VolumeNumber>,
     /// As [`super::changes::ChangeLog::strangers`] was when this was begun.
     strangers: u64,
 }
@@ -64,6 +68,11 @@ impl Reconciler {
     /// This chunk is to be looked at with the next tick.
     pub(super) fn look_at(&mut self, id: ChunkId) {
         self.due.insert(id);
+    }
+
+    /// These chunks of a volume have places now: whether something of it was put off.
+    pub(super) fn takes_up(&mut self, number: VolumeNumber) -> bool {
+        self.put_off.remove(&number)
     }
 
     /// All chunks of a node are.
@@ -210,6 +219,9 @@ impl<S: MetadataStore> Controller<S> {
                 strangers,
                 ..Reconciler::default()
             };
+            for unfinished in self.unfinished.values_mut() {
+                unfinished.placed = 0;
+            }
         }
         let standings = self.standings(now)?;
         let racks = self.racks(now)?;
@@ -357,6 +369,10 @@ impl<S: MetadataStore> Controller<S> {
         self.care.note(id, chunk, volume);
         let minimum = volume.geometry.minimum;
         let next = successor(chunk, minimum, volume.write_pin, standings, spread(id));
+        if next.is_some() && is_getting_places(&self.unfinished, volume, id.index) {
+            self.reconciler.put_off.insert(id.volume);
+            return Ok(None);
+        }
         Ok(next.map(|next| {
             self.care.note(id, &next, volume);
             Step { id, revision, next }
@@ -389,6 +405,16 @@ impl<S: MetadataStore> Controller<S> {
         }
         self.commit(&transaction)
     }
+}
+
+/// Whether a chunk belongs to those of a volume of which not all have places yet.
+fn is_getting_places(unfinished: &BTreeMap<VolumeNumber, Unfinished>, volume: &Volume, index: u32) -> bool {
+    let has_nodes = || {
+        let known = unfinished.get(&volume.number);
+        known.is_some_and(|unfinished| unfinished.nodes.is_some())
+    };
+    let is_new = !volume.growth.is_empty() && index >= volume.geometry.chunk_count();
+    volume.state == VolumeState::Creating || is_new && !has_nodes()
 }
 
 /// A number that differs from chunk to chunk, so that the writes of a lost node spread.

@@ -233,15 +233,22 @@ impl<S: MetadataStore> Controller<S> {
         &self,
         restoring: &Restoring,
     ) -> Result<(Vec<VolumeNumber>, Vec<VolumeNumber>), ControlError> {
-        let volumes: BTreeMap<VolumeNumber, u32> = self
+        // With how many chunks, and whether each of these has a record.
+        let volumes: BTreeMap<VolumeNumber, (u32, bool)> = self
             .volumes()?
             .into_iter()
-            .map(|volume| (volume.number, volume.grown().chunk_count()))
+            .map(|volume| {
+                let is_placed = volume.state != VolumeState::Creating && volume.growth.is_empty();
+                (volume.number, (volume.grown().chunk_count(), is_placed))
+            })
             .collect();
         let (mut unknown, mut grown) = (BTreeSet::new(), BTreeSet::new());
         for id in restoring.holders.keys() {
             match volumes.get(&id.volume) {
-                Some(chunks) if id.index < *chunks => {}
+                Some((chunks, true)) if id.index < *chunks => {}
+                // The backup is of when only some had places: the others would get new ones, without what they hold.
+                Some((chunks, false))
+                    if id.index < *chunks && self.store.get(&keys::chunk(*id))?.is_some() => {}
                 Some(_) => drop(grown.insert(id.volume)),
                 // One that was deleted before the backup, whose copies a node that was away has still.
                 None if self.store.get(&keys::tombstone(id.volume))?.is_some() => {}
@@ -535,6 +542,7 @@ impl<S: MetadataStore> Controller<S> {
         self.care = Care::default();
         self.balancer = Balancer::default();
         self.exported = None;
+        self.unfinished.clear();
         self.note_drains()?;
         self.note_disk_restores()?;
         self.note_snapshots()?;

@@ -147,7 +147,7 @@ impl<S: MetadataStore> Controller<S> {
             self.check_nodes_sync(&volume.name, now)?;
         }
         // Refused here, before anything is stored, if it is impossible.
-        self.places(&volume, volume.geometry.chunk_count(), now)?;
+        self.check_room(&volume, volume.geometry.chunk_count(), now)?;
         for _ in 0..ATTEMPTS_MAX {
             let mut transaction = Transaction::new();
             if volume.sync_writes {
@@ -167,7 +167,7 @@ impl<S: MetadataStore> Controller<S> {
         now: Instant,
     ) -> Result<Volume, ControlError> {
         match self.place_chunks(number, now) {
-            Ok(()) => self.volume(number),
+            Ok(_) => self.volume(number),
             Err(error) => {
                 // Somebody else took the room meanwhile.
                 if let Some(stored) = self.read::<Volume>(&keys::volume(number))? {
@@ -236,14 +236,15 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Places the next chunks that have no place yet, and once all have one lets the nodes prepare them.
-    fn place_chunks(&mut self, number: VolumeNumber, now: Instant) -> Result<(), ControlError> {
+    /// How many it has looked after.
+    fn place_chunks(&mut self, number: VolumeNumber, now: Instant) -> Result<usize, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let key = keys::volume(number);
             let Some(stored) = self.read::<Volume>(&key)? else {
                 return Err(ControlError::NoSuchVolume { number });
             };
             if stored.record.state != VolumeState::Creating {
-                return Ok(());
+                return Ok(0);
             }
             let volume = &stored.record;
             self.unfinished_of(volume);
@@ -252,8 +253,9 @@ impl<S: MetadataStore> Controller<S> {
             if !self.commit_places(&stored, &missing, now)? {
                 continue;
             }
+            self.note_placed(number, &missing);
             if missing.last().is_some_and(|last| last + 1 < chunks) {
-                return Ok(());
+                return Ok(missing.len());
             }
             // Also the volume's own record may have changed under us.
             let mut transaction = Transaction::new();
@@ -266,7 +268,8 @@ impl<S: MetadataStore> Controller<S> {
                 .put(key.clone(), next.encode(&key));
             if self.commit(&transaction)? {
                 self.unfinished.insert(number, Unfinished::default());
-                return self.note_nodes(number, 0);
+                self.note_nodes(number, 0)?;
+                return Ok(missing.len());
             }
         }
         Err(contended())
@@ -536,10 +539,13 @@ impl<S: MetadataStore> Controller<S> {
     /// Remembers which nodes have copies of a volume's chunks from `first_chunk` on.
     pub(super) fn note_nodes(&mut self, number: VolumeNumber, first_chunk: u32) -> Result<(), ControlError> {
         let mut nodes = BTreeSet::new();
+        let (mut due, is_put_off) = (Vec::new(), self.reconciler.takes_up(number));
         let (first, end) = keys::chunks_of(number, first_chunk);
-        self.read_range::<Chunk>(first, &end, |_, stored| {
+        self.read_range::<Chunk>(first, &end, |key, stored| {
             nodes.extend(stored.record.copies.iter().map(|copy| copy.node));
+            due.extend(keys::parse_chunk(key).filter(|_| is_put_off));
         })?;
+        due.into_iter().for_each(|id| self.reconciler.look_at(id));
         self.unfinished.entry(number).or_default().nodes = Some(nodes);
         Ok(())
     }
@@ -557,41 +563,34 @@ impl<S: MetadataStore> Controller<S> {
                 self.unfinished.remove(&number);
                 continue;
             }
+            if left == 0 {
+                continue;
+            }
             if stored.record.state == VolumeState::Ready && !stored.record.is_flattening() {
-                self.bring_growth_on(number, now)?;
+                let changed = self.bring_growth_on(number, now)?;
+                left = left.saturating_sub(changed);
                 continue;
             }
             let unfinished = self.unfinished_of(&stored.record);
             if unfinished.is_some_and(|unfinished| unfinished.nodes.is_none()) {
                 self.note_nodes(number, 0)?;
             }
-            let chunks = stored.record.geometry.chunk_count() as usize;
-            let takes = chunks.clamp(STEP_CHUNKS / 32, STEP_CHUNKS);
-            match stored.record.state {
-                VolumeState::Creating | VolumeState::Deleting if left == 0 => {}
-                VolumeState::Creating => match self.place_chunks(number, now) {
-                    Ok(()) => left = left.saturating_sub(takes),
-                    // Not enough nodes right after a restart: they have yet to be heard.
-                    Err(
-                        ControlError::NodesAwaited { .. }
-                        | ControlError::NotEnoughNodes { .. }
-                        | ControlError::NotEnoughRacks { .. }
-                        | ControlError::NotEnoughSpace { .. }
-                        | ControlError::CloneUnplaced { .. }
-                        | ControlError::Argument { .. },
-                    ) => {}
-                    Err(error) => return Err(error),
-                },
+            let changed = match stored.record.state {
+                VolumeState::Creating => unless_no_room(self.place_chunks(number, now))?,
                 VolumeState::Preparing if self.is_prepared(number, 0)? => {
                     self.set_state(stored, VolumeState::Ready)?;
+                    0
                 }
                 VolumeState::Deleting if self.is_done_by_the_living(number, now)? => {
-                    self.remove_volume(&stored)?;
-                    left = left.saturating_sub(takes);
+                    self.remove_volume(&stored)?.max(STEP_CHUNKS / 32)
                 }
-                VolumeState::Ready => self.bring_flattening_on(&stored, now)?,
-                _ => {}
-            }
+                VolumeState::Ready => {
+                    self.bring_flattening_on(&stored, now)?;
+                    0
+                }
+                _ => 0,
+            };
+            left = left.saturating_sub(changed);
         }
         Ok(())
     }
@@ -647,7 +646,8 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Gives the space of the next chunks back, and once all have given theirs forgets the volume, but for its number.
-    fn remove_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
+    /// How many those were.
+    fn remove_volume(&mut self, stored: &Stored<Volume>) -> Result<usize, ControlError> {
         let number = stored.record.number;
         let chunk_bytes = stored.record.geometry.chunk.0;
         let (first, end) = keys::chunks_of(number, 0);
@@ -672,7 +672,8 @@ impl<S: MetadataStore> Controller<S> {
                 removed += 1;
             }
             if entries.is_empty() {
-                return self.forget_volume(stored);
+                self.forget_volume(stored)?;
+                break;
             }
             for (&(node, disk), &bytes) in &freed {
                 self.add_allocation(&mut transaction, node, disk, |allocated| {
@@ -681,10 +682,10 @@ impl<S: MetadataStore> Controller<S> {
             }
             if !self.commit(&transaction)? {
                 // Decided anew with the next tick.
-                return Ok(());
+                break;
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     fn forget_volume(&mut self, stored: &Stored<Volume>) -> Result<(), ControlError> {
@@ -707,6 +708,21 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         Ok(())
+    }
+}
+
+/// What a step of placing has changed: nothing where there is no room now, or not enough nodes right after a restart, which have yet to be heard.
+pub(super) fn unless_no_room(changed: Result<usize, ControlError>) -> Result<usize, ControlError> {
+    match changed {
+        Err(
+            ControlError::NodesAwaited { .. }
+            | ControlError::NotEnoughNodes { .. }
+            | ControlError::NotEnoughRacks { .. }
+            | ControlError::NotEnoughSpace { .. }
+            | ControlError::CloneUnplaced { .. }
+            | ControlError::Argument { .. },
+        ) => Ok(0),
+        other => other,
     }
 }
 

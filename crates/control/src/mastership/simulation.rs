@@ -55,7 +55,27 @@ struct Node {
     lives_since: Option<Instant>,
     /// The master it speaks with.
     master: usize,
+    /// Who named that one as the one that leads, and how often in vain, as `proto::client` has it.
+    named_by: Option<usize>,
+    in_vain: u32,
     beats_at: Instant,
+}
+
+/// A master that names one which does not answer is asked so often, before others are.
+const IN_VAIN_MAX: u32 = 3;
+
+impl Node {
+    /// Whom to ask after a master that does not answer.
+    fn turn_back(&mut self, master: usize) -> usize {
+        self.in_vain += 1;
+        match self.named_by {
+            Some(by) if self.in_vain < IN_VAIN_MAX => by,
+            by => {
+                (self.named_by, self.in_vain) = (None, 0);
+                (by.unwrap_or(master) + 1) % MASTERS
+            }
+        }
+    }
 }
 
 struct World {
@@ -137,6 +157,8 @@ impl World {
                 incarnation: Incarnation(0),
                 lives_since: Some(now),
                 master: 0,
+                named_by: None,
+                in_vain: 0,
                 beats_at: now,
             });
         }
@@ -257,7 +279,7 @@ impl World {
                 continue;
             }
             let next = if self.is_paused(master) {
-                Some((master + 1) % MASTERS)
+                Some(self.nodes[index].turn_back(master))
             } else {
                 self.beat(index, master)
             };
@@ -269,19 +291,26 @@ impl World {
             let node = &mut self.nodes[index];
             node.beats_at = self.now + pause;
             node.master = next.unwrap_or(master);
+            if next.is_none() {
+                (node.named_by, node.in_vain) = (None, 0);
+            }
         }
     }
 
     /// None once a master that leads has heard it; otherwise whom to ask next.
     fn beat(&mut self, index: usize, master: usize) -> Option<usize> {
-        if self.deaf == Some(master) {
-            return Some((master + 1) % MASTERS);
-        }
         let node = &mut self.nodes[index];
+        if self.deaf == Some(master) {
+            return Some(node.turn_back(master));
+        }
         let control = match self.masters[master].lead() {
             Ok(control) => control,
             Err(refused) => {
                 let told = refused.leader.and_then(|leader| leader.address.parse().ok());
+                if node.named_by != Some(master) {
+                    node.in_vain = 0;
+                }
+                node.named_by = told.map(|_: usize| master);
                 return Some(told.unwrap_or((master + 1) % MASTERS));
             }
         };
@@ -510,7 +539,7 @@ fn who_looked_for_another_master_while_this_one_stood_still_is_not_left_out() {
 /// A master that was cut off from the store went on naming the one that had led before, which no node reached: its nodes went to and fro between
 /// the two, and never asked the third, which led.
 #[test]
-fn who_does_not_know_who_leads_names_nobody() {
+fn a_master_that_names_one_which_does_not_answer_is_not_asked_for_ever() {
     World::new(179_603_575_634, None).run();
 }
 
@@ -637,7 +666,7 @@ fn a_master_that_leads_and_hears_nobody_is_found() {
 
 #[test]
 fn a_deaf_master_that_leaves_out_the_first_is_found() {
-    let seeds = seeds_to_find(Bug::TrustsDeafEars, LEFT_OUT, 100).expect("it is found");
+    let seeds = seeds_to_find(Bug::TrustsDeafEars, LEFT_OUT, 3000).expect("it is found");
     println!("found with seed {}", seeds - 1);
     assert!(seeds <= 80, "it took {seeds} seeds");
 }

@@ -293,12 +293,12 @@ impl Lead {
 
     /// The member that has been silent for too long while something waits for it. Only time in which this node ran
     /// itself counts: after a pause its own answers lie unread, and nobody's silence is proved.
-    fn suspect(&self, now: Instant, may_lack: bool) -> Option<(usize, Reason)> {
+    fn suspect(&self, now: Instant, minimum: usize, may_lack: bool) -> Option<(usize, Reason)> {
         if let Some(lost) = self.others().find(|&index| self.told[index].lost) {
             return Some((lost, Reason::DiskLost));
         }
         if self.phase == Phase::Sealing {
-            return self.has_not_sealed(now);
+            return self.has_not_sealed(now, minimum);
         }
         let limit = self.settings.suspect_after;
         self.others().find_map(|index| {
@@ -330,6 +330,14 @@ impl Lead {
         let flush = self.flush.as_ref();
         let mut sent = self.in_flight.iter().filter(|f| f.is_sent());
         sent.any(|f| lags(f.members, f.first_sent)) || flush.is_some_and(|f| lags(f.members, f.began))
+    }
+
+    /// While this node stood still nobody had time to seal. Of one that is always late only what it lacks counts as that.
+    fn note_late_seals(&mut self, now: Instant) {
+        let late = now.since(self.resend_at);
+        if late > self.settings.resend_interval {
+            self.seals_since = self.seals_since + late;
+        }
     }
 
     /// Notes how late the timer that was due at `resend_at` fires.
@@ -705,8 +713,8 @@ impl Member {
         if !lead.waits_for_answers() || now < lead.resend_at {
             return;
         }
-        lead.note_pause(now);
         if lead.phase == Phase::Sealing {
+            lead.note_late_seals(now);
             self.send_seals(now);
             if self.is_resyncing() {
                 self.resend(now);
@@ -716,6 +724,7 @@ impl Member {
             self.propose_without_silent(now);
             return;
         }
+        lead.note_pause(now);
         lead.resend_at = now + self.settings.resend_interval;
         self.resend(now);
         self.resend_cut();

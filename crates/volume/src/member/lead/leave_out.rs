@@ -40,7 +40,7 @@ impl Member {
             return;
         }
         let may_lack = lead.enough_have_room(room, minimum);
-        let silent = lead.suspect(now, may_lack);
+        let silent = lead.suspect(now, minimum, may_lack);
         let silent = silent.or_else(|| lead.hangs_here(now, me, (room, may_lack)));
         let leaves = silent.or_else(|| lead.without_room(room, minimum));
         let Some((leaves, reason)) = leaves else {
@@ -69,27 +69,25 @@ impl Member {
 impl Lead {
     /// The member without whose seal this epoch does not begin, though it has had the time. Whether its node lives is the masters' to say, but not
     /// that its disk stands or that this node alone cannot reach it. This node itself comes last: another then orders the writes.
-    pub(super) fn has_not_sealed(&self, now: Instant) -> Option<(usize, Reason)> {
+    pub(super) fn has_not_sealed(&self, now: Instant, minimum: usize) -> Option<(usize, Reason)> {
         let limit = self.settings.suspect_after * SEALS_WITHIN;
         // The first epoch waits until its copies are made.
-        if self.config.epoch == FIRST_EPOCH || self.seen(now, self.seals_since) <= limit {
+        if self.config.epoch == FIRST_EPOCH || now.since(self.seals_since) <= limit {
             return None;
         }
+        let members = self.config.members.len();
         let lacks = |index: &usize| !self.answers.has(*index);
-        if let Some(index) = self.others().find(lacks) {
-            let silence = self.seen(now, self.told[index].heard);
-            let is_silent = silence > self.settings.suspect_after;
-            return Some((
-                index,
-                if is_silent {
-                    Reason::Silent(silence)
-                } else {
-                    Reason::Hangs(limit)
-                },
-            ));
+        let lacking = (0..members).filter(lacks).count();
+        // Where more lack than may go, one that is well again would not be let in, since nobody serves; and nobody can tell which that will be.
+        if members < minimum + lacking {
+            return None;
         }
-        let own = self.config.index_of(self.me()).filter(lacks)?;
-        Some((own, Reason::HangsHere(limit)))
+        let own = self.config.index_of(self.me()).filter(lacks);
+        let other = self
+            .others()
+            .find(lacks)
+            .map(|index| (index, Reason::NotSealed(limit)));
+        other.or(own.map(|own| (own, Reason::HangsHere(limit))))
     }
 
     /// This node's own place, where its disk keeps something waiting for as long as one would wait for another member that answers

@@ -50,6 +50,22 @@ fn the_first_epoch_waits_for_its_copies() {
     assert_eq!(first_proposal(&mut core, 1200), None);
 }
 
+/// That one goes would not help: and the one that stays may be the one that never seals.
+#[test]
+fn nobody_is_left_out_while_more_lack_than_may_go() {
+    let mut core = sealing_again();
+    core.handle_persisted(NOW, chunk(), PersistToken(9));
+    assert_eq!(first_proposal(&mut core, 600), None);
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
+    seal_answer_in(&mut core, 2, 3, Vec::new(), true);
+    let later = NOW + Duration::from_secs(60);
+    for tenth in 1..=30 {
+        core.handle_timeout(later + Duration::from_millis(100) * tenth);
+    }
+    let wanted = proposals(&outputs(&mut core));
+    assert_eq!(wanted.first(), Some(&three(3, 1, &[1, 3])));
+}
+
 /// A machine that stood still has heard nobody: that proves nothing.
 #[test]
 fn a_pause_is_not_the_members() {
@@ -58,6 +74,8 @@ fn a_pause_is_not_the_members() {
     seal_answer_in(&mut core, 2, 2, Vec::new(), true);
     let woken = NOW + Duration::from_secs(60);
     core.handle_timeout(woken);
+    assert_eq!(proposals(&outputs(&mut core)), []);
+    core.handle_timeout(woken + Duration::from_millis(100));
     assert_eq!(proposals(&outputs(&mut core)), []);
     core.handle_persisted(woken, chunk(), PersistToken(99));
     seal_answer_in(&mut core, 2, 3, Vec::new(), true);

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -27,6 +29,9 @@ pub(in crate::commands::fs) struct UnmountArguments {
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A mount's process ends within this time after it was unmounted.
 const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// More is not read of what a mount's process says.
+const OUTCOME_BYTES_MAX: u64 = 4096;
 
 #[derive(serde::Serialize)]
 struct UnmountView {
@@ -55,7 +60,7 @@ pub(in crate::commands::fs) fn unmount(arguments: &UnmountArguments, output: &Ou
                      \"fusermount3 -u {shown}\" unmounts it and gives that up"
                 ))
             })?;
-            Some((process, outcome(directory)))
+            Some((process, outcome(directory, process)))
         }
     };
     fusermount(directory, serving.is_none())?;
@@ -105,17 +110,27 @@ fn process(directory: &Path) -> Option<Pid> {
 }
 
 /// The file in which the process of a mount that writes says what became of what was changed last. None of one that only reads, of a release before, or
-/// where it may not be looked into.
-fn outcome(directory: &Path) -> Option<File> {
+/// where it may not be looked into. Whoever serves the mount names it, and need not be one of ours: no other file is opened.
+fn outcome(directory: &Path, process: Pid) -> Option<File> {
     let mut text = [0; 64];
     let length = rustix::fs::getxattr(directory, mount::OUTCOME_ATTRIBUTE, &mut text).ok()?;
-    File::open(std::str::from_utf8(text.get(..length)?).ok()?).ok()
+    let named = std::str::from_utf8(text.get(..length)?).ok()?;
+    let descriptor = named.strip_prefix(&format!("/proc/{}/fd/", process.as_raw_nonzero()))?;
+    let descriptor: u32 = descriptor.parse().ok()?;
+    let path = format!("/proc/{}/fd/{descriptor}", process.as_raw_nonzero());
+    // Opens nothing yet: what it is would be done something to.
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let place = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let is_ours = std::fs::read_link(&place)
+        .ok()?
+        .starts_with("/memfd:redhare-outcome (deleted)");
+    is_ours.then(|| File::open(&place).ok()).flatten()
 }
 
 /// Whether a process that has ended said so.
-fn is_durable(mut outcome: File) -> Result<(), String> {
+fn is_durable(outcome: File) -> Result<(), String> {
     let mut said = String::new();
-    let read = outcome.read_to_string(&mut said);
+    let read = outcome.take(OUTCOME_BYTES_MAX).read_to_string(&mut said);
     match (read, said.as_str()) {
         (Ok(_), mount::OUTCOME_DURABLE) => Ok(()),
         (Ok(_), "") | (Err(_), _) => Err(
