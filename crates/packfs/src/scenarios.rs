@@ -5,6 +5,7 @@ mod compaction;
 mod crash;
 mod crowd;
 mod damage;
+mod faults;
 mod files_crash;
 mod files_hostile;
 mod files_model;
@@ -33,3 +34,5 @@ mod snapshots;
 mod support;
 mod takeover;
 mod walks;
+
+pub(crate) use support::{medium, on_host, world};

@@ -4,7 +4,7 @@ use super::{
     CHANGE_PAGES, Done, Existing, ImportEntry, ImportError, ImportPiece, ImportPieces, Importer, Place, at,
     is_likely_same,
 };
-use crate::error::{ReadError, WriteError};
+use crate::error::WriteError;
 use crate::format::PAGE_BYTES;
 use crate::format::entry::{DeviceNumber, INLINE_BYTES_MAX, Inode, Kind, Layout};
 use crate::format::extent::Extent;
@@ -303,7 +303,7 @@ impl Importer<'_> {
         }
         match self.writer.read_content(found, from..to).await {
             Ok(read) => Ok(read == bytes),
-            Err(WriteError::Read(ReadError::Damaged { .. })) => Ok(false),
+            Err(error) if error.is_damaged_content() => Ok(false),
             Err(error) => Err(error),
         }
     }
