@@ -1,5 +1,6 @@
 //! Whole file systems in virtual time. They stand inside the crate because they plant bugs that no release has.
 
+mod beside;
 mod clones;
 mod compaction;
 mod crash;

@@ -147,7 +147,7 @@ impl FileSystem {
             return Ok(self.writer.take_back_packed().await?);
         }
         for _ in 0..2 {
-            if !self.writer.is_committed() || self.writer.waiting_bytes().0 > 0 {
+            if self.writer.gains_by_commit().await {
                 self.writer.commit_always().await?;
             }
         }
