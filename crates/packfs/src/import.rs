@@ -98,7 +98,8 @@ pub enum Existing {
 pub struct ImportOptions {
     /// What is done about names that exist.
     pub existing: Existing,
-    /// Whether a directory that is not empty gives way to something else of its name.
+    /// Whether a directory that is not empty gives way to something else of its name. It goes before that is written, so that it is gone also where
+    /// that then cannot be read or finds no room.
     pub remove_directories: bool,
 }
 
