@@ -15,7 +15,7 @@ use reactor::sync::{Notify, Semaphore};
 
 use crate::error::TreeError;
 use crate::format::page::Page;
-use crate::format::{PAGE_BYTES, PagePointer};
+use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, PagePointer};
 use crate::io::Medium;
 
 /// What the map, the ring and the counters take for each page, in bytes (measured as their element sizes, with
@@ -249,9 +249,14 @@ impl PageCache {
         if self.limit_bytes < AHEAD_CACHE_BYTES_MIN {
             return;
         }
+        let pages = medium.capacity_bytes() / PAGE_BYTES_U64;
         let mut run: Vec<PagePointer> = Vec::new();
         for pointer in pointers {
             let key = (pointer.page, pointer.birth);
+            // A pointer out of a damaged page may lead anywhere; whoever needs its page is told.
+            if pointer.page >= pages {
+                continue;
+            }
             if self.state.borrow().pages.contains_key(&key) || self.loading.borrow().contains_key(&key) {
                 continue;
             }
@@ -375,5 +380,23 @@ mod tests {
         assert!(cache.statistics().evicted > 80);
         let reborn = PagePointer { birth: 2, ..first };
         assert!(cache.get(reborn).is_none());
+    }
+
+    #[test]
+    fn what_is_read_ahead_lies_on_the_volume() {
+        let (simulation, host) = crate::scenarios::world(1);
+        crate::scenarios::on_host(&simulation, host, || async {
+            let medium = crate::scenarios::medium();
+            let cache = Rc::new(PageCache::new(AHEAD_CACHE_BYTES_MIN));
+            let pages = medium.capacity_bytes() / PAGE_BYTES_U64;
+            let pointers = [pages, pages + 1, u64::MAX / PAGE_BYTES_U64, u64::MAX].map(|page| PagePointer {
+                page,
+                birth: 1,
+                checksum: 0,
+            });
+            cache.read_ahead(&medium, pointers);
+            assert!(cache.loading.borrow().is_empty());
+        })
+        .unwrap();
     }
 }

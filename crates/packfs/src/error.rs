@@ -408,3 +408,50 @@ impl From<TreeError> for WriteError {
         }
     }
 }
+
+/// Whether an answer says that the bytes are gone, or were never there. All others are of the way to them, or of now: a later attempt
+/// may have them.
+fn is_lost(source: IoError) -> bool {
+    matches!(source, IoError::Media | IoError::Checksum | IoError::OutOfRange)
+}
+
+impl TreeError {
+    /// Whether the index is damaged, and not merely out of reach.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Inconsistent { .. } => true,
+            Self::Io { source, .. } => is_lost(*source),
+            Self::Buffer { .. } | Self::Lease(_) => false,
+        }
+    }
+}
+
+impl ReadError {
+    /// Whether the bytes are damaged, and not merely out of reach.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Io { source, .. } => is_lost(*source),
+            Self::Tree { source, .. } => source.is_damage(),
+            _ => false,
+        }
+    }
+}
+
+impl WriteError {
+    /// Whether the same may be done later: what it needs could not be reached, or there was no room or memory for it.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::NoSpace { .. } | Self::Io { .. } | Self::Buffer(_) => true,
+            Self::Tree(error @ (TreeError::Io { .. } | TreeError::Buffer { .. })) => !error.is_damage(),
+            Self::Read(error @ ReadError::Io { .. }) => !error.is_damage(),
+            Self::Read(ReadError::Tree { source, .. }) => !source.is_damage(),
+            _ => false,
+        }
+    }
+
+    /// Whether content that the change needs is damaged, and not merely out of reach.
+    pub(crate) fn is_damaged_content(&self) -> bool {
+        matches!(self, Self::Read(error) if error.is_damage())
+    }
+}

@@ -17,7 +17,7 @@ use crate::check::{Progress, VerifyOptions, VerifyReport, verify_telling};
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::entry::Layout;
 use crate::format::snapshot::Snapshot;
-use crate::format::superblock::{Identity, Superblock};
+use crate::format::superblock::{Identity, Superblock, SuperblockError};
 use crate::format::{PAGE_BYTES_U64, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
@@ -197,7 +197,7 @@ async fn other_superblock(
             )),
         ),
         // A fresh file system has one.
-        Err(_) if superblock.generation == 1 => (None, None),
+        Err(error) if superblock.generation == 1 && error != SuperblockError::Unreadable => (None, None),
         Err(error) => (
             None,
             Some(format!(
@@ -260,39 +260,43 @@ async fn repair(
 
     // What older trees have: what is lost in this one may still be there, and nothing of theirs may be written over.
     let mut needed = Ranges::default();
-    let mut older: Vec<(u64, Gathered)> = Vec::new();
+    let mut older: Option<(u64, Gathered)> = None;
     if let Some(other) = other.filter(|other| other.generation < superblock.generation) {
         let tree = walk(&medium, other.root, volume_bytes, tell).await?;
         claim(&mut needed, &tree, limit);
         if recorded.is_none() {
             claim_record(&mut needed, &medium, &other).await;
         }
-        older.push((other.generation, tree));
+        older = Some((other.generation, tree));
     }
-    let last = older.len();
     let kept = older
-        .first()
+        .as_ref()
         .map_or(superblock.generation, |(generation, _)| *generation);
     check_readers(hold, recorded.is_some(), kept).await?;
     let snapshots: Vec<Snapshot> = {
         let mut all = gathered.cells.clone();
-        if let Some((_, tree)) = older.first() {
+        if let Some((_, tree)) = &older {
             gathered.clone_lost_snapshots(tree, &mut all);
         }
         Contents::of(&all, 1, &mut Vec::new()).snapshots
     };
+    let mut take = |generation, tree: &Gathered, is_before: bool| {
+        if gathered.lost.is_empty() {
+            return;
+        }
+        for what in gathered.take_older(&tree.cells, is_before) {
+            told.repaired
+                .push(format!("{what} came back as of generation {generation}"));
+        }
+    };
+    if let Some((generation, tree)) = older {
+        take(generation, &tree, true);
+    }
+    // One whole index besides the one that counts is in memory at a time, however many snapshots there are.
     for snapshot in snapshots.iter().rev() {
         let tree = walk(&medium, snapshot.root, volume_bytes, tell).await?;
         claim(&mut needed, &tree, limit);
-        older.push((snapshot.generation, tree));
-    }
-    if !gathered.lost.is_empty() {
-        for (index, (generation, tree)) in older.iter().enumerate() {
-            for what in gathered.take_older(&tree.cells, index < last) {
-                told.repaired
-                    .push(format!("{what} came back as of generation {generation}"));
-            }
-        }
+        take(snapshot.generation, &tree, false);
     }
 
     let mut contents = Contents::of(&gathered.cells, superblock.next_inode, &mut told.repaired);

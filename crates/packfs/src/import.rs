@@ -98,7 +98,8 @@ pub enum Existing {
 pub struct ImportOptions {
     /// What is done about names that exist.
     pub existing: Existing,
-    /// Whether a directory that is not empty gives way to something else of its name.
+    /// Whether a directory that is not empty gives way to something else of its name. It goes before that is written, so that it is gone also where
+    /// that then cannot be read or finds no room.
     pub remove_directories: bool,
 }
 
@@ -238,6 +239,8 @@ pub struct Importer<'a> {
     progress: ImportProgress,
     /// Large files: whether all parts of the last one were taken.
     drained: bool,
+    /// Index pages in memory, in bytes, after which it commits what it has.
+    pub(crate) commit_after_bytes: u64,
 }
 
 /// What an entry's place holds.
@@ -260,6 +263,7 @@ impl<'a> Importer<'a> {
             directories: BTreeMap::from([(Vec::new(), root)]),
             progress: ImportProgress::default(),
             drained: true,
+            commit_after_bytes: COMMIT_AFTER_BYTES,
         }
     }
 
@@ -319,7 +323,7 @@ impl<'a> Importer<'a> {
             Done::Differs(_) => {}
         }
         // Who asked for the volume gets it by a commit, and the next entry ends the import.
-        if self.writer.uncommitted_bytes() > COMMIT_AFTER_BYTES || self.writer.wanted_by().is_some() {
+        if self.writer.uncommitted_bytes() > self.commit_after_bytes || self.writer.wanted_by().is_some() {
             self.commit().await.map_err(at(&entry.path))?;
         }
         Ok(done)
@@ -346,7 +350,7 @@ impl<'a> Importer<'a> {
         self.options.existing == Existing::Check
     }
 
-    async fn place<S: ImportPieces>(
+    pub(crate) async fn place<S: ImportPieces>(
         &mut self,
         entry: &ImportEntry,
         pieces: &mut S,
@@ -673,7 +677,7 @@ impl<'a> Importer<'a> {
         }
         // What a commit gives back may be used after the next.
         for _ in 0..2 {
-            if !enough(self.writer) && (!self.writer.is_committed() || self.writer.waiting_bytes().0 > 0) {
+            if !enough(self.writer) && self.writer.gains_by_commit().await && !enough(self.writer) {
                 self.writer.commit_always().await?;
                 self.progress.commits += 1;
             }

@@ -21,13 +21,17 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A superblock, from whichever copy has it whole.
+/// A superblock, from whichever copy has it whole. One that every copy's medium fails to give is damaged, as one that was half written;
+/// what a device cannot give now is none of it.
 pub(crate) async fn read_superblock(
     medium: &Medium,
     address: u64,
 ) -> Result<Result<Superblock, SuperblockError>, IoError> {
     let decode = |bytes: &[u8]| Superblock::decode(bytes, address);
-    medium.read_checked(address, SUPERBLOCK_BYTES, decode).await
+    match medium.read_checked(address, SUPERBLOCK_BYTES, decode).await {
+        Err(IoError::Media | IoError::Checksum) => Ok(Err(SuperblockError::Unreadable)),
+        read => read,
+    }
 }
 
 /// Reads both superblocks and chooses. `identity` is what is expected, if anything is.

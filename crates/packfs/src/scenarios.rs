@@ -1,10 +1,12 @@
 //! Whole file systems in virtual time. They stand inside the crate because they plant bugs that no release has.
 
+mod beside;
 mod clones;
 mod compaction;
 mod crash;
 mod crowd;
 mod damage;
+mod faults;
 mod files_crash;
 mod files_hostile;
 mod files_model;
@@ -33,3 +35,5 @@ mod snapshots;
 mod support;
 mod takeover;
 mod walks;
+
+pub(crate) use support::{medium, on_host, world};

@@ -33,6 +33,10 @@ pub(crate) struct Segment {
     pub(crate) filled: u64,
 }
 
+/// Pages were freed that were free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreedTwice;
+
 /// Deliberate mistakes, each of which a test must find.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +172,15 @@ impl Space {
 
     /// Makes free what the rule allows: `durable` is the last durable commit, `readers` what leases hold, `named` the oldest
     /// snapshot by name.
-    pub(crate) fn release(&mut self, durable: u64, readers: ReaderFloor, named: ReaderFloor) {
+    ///
+    /// # Errors
+    /// Where pages were freed that are free already: the record, which comes from a disk, contradicts itself. Nothing may be taken any more.
+    pub(crate) fn release(
+        &mut self,
+        durable: u64,
+        readers: ReaderFloor,
+        named: ReaderFloor,
+    ) -> Result<(), FreedTwice> {
         #[cfg(test)]
         let (durable, readers, named) = match self.bug {
             PlantedBug::ReuseOneCommitEarly => (durable + 1, readers, named),
@@ -202,13 +214,20 @@ impl Space {
                 ranges.remove(start, count);
             }
             for (start, count) in ranges.iter() {
-                let fresh = self.change_free().insert(start, count);
-                assert!(fresh, "pages {start}+{count} were freed twice");
+                if !self.change_free().insert(start, count) {
+                    return Err(FreedTwice);
+                }
             }
             if kept.pages() > 0 {
                 self.freed.insert(generation, kept);
             }
         }
+        Ok(())
+    }
+
+    /// Commits whose freed pages wait.
+    pub(crate) fn waiting_commits(&self) -> usize {
+        self.freed.len()
     }
 
     /// A page for the tree or the space record.
@@ -371,8 +390,18 @@ mod tests {
             let before = space.free_pages();
             let page = space.take_page().unwrap();
             space.freed.entry(5).or_default().insert(page, 1);
-            space.release(durable, ReaderFloor(floor), ReaderFloor(None));
+            let released = space.release(durable, ReaderFloor(floor), ReaderFloor(None));
+            assert_eq!(released, Ok(()));
             assert_eq!(space.free_pages() == before, reusable, "{durable} {floor:?}");
         }
+    }
+
+    /// As a damaged record may have it.
+    #[test]
+    fn what_is_free_and_freed_again_is_told() {
+        let mut space = space();
+        space.freed.entry(5).or_default().insert(100, 2);
+        let released = space.release(9, ReaderFloor(None), ReaderFloor(None));
+        assert_eq!(released, Err(FreedTwice));
     }
 }

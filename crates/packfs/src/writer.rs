@@ -40,7 +40,7 @@ use crate::lease::{LeaseError, LeaseSource};
 use crate::mount::{Mounted, mount};
 #[cfg(test)]
 use crate::space::PlantedBug;
-use crate::space::Space;
+use crate::space::{ReaderFloor, Space};
 use crate::tree::{Tree, inconsistent};
 
 pub use clone::Cloned;
@@ -110,6 +110,8 @@ pub struct Writer {
     directories: BTreeSet<InodeNumber>,
     compaction: compact::Compaction,
     floors: snapshots::Floors,
+    /// The lowest generation that readers hold, when they were asked for last; `None` without an answer.
+    readers: Option<ReaderFloor>,
     holding: held::Holding,
     quotas: quotas::Quotas,
     /// The volume's size, which the next commit states.
@@ -143,6 +145,11 @@ impl Writer {
             Ok(mut writer) => {
                 writer.hands_over = options.hands_over;
                 writer.release_space().await;
+                if writer.ensure_whole().is_err() {
+                    // As below.
+                    let _ = hold.release().await;
+                    return Err(inconsistent(0, CodecError::Inconsistent).into());
+                }
                 // Nobody has them open any more.
                 let error = match writer.drop_orphans().await {
                     Ok(()) => return Ok(writer),
@@ -220,6 +227,7 @@ impl Writer {
             directories: BTreeSet::from([InodeNumber::ROOT]),
             compaction: compact::Compaction::default(),
             floors: snapshots::Floors::default(),
+            readers: None,
             holding: held::Holding::default(),
             quotas: quotas::Quotas::default(),
             volume_bytes: superblock.volume_bytes,
@@ -343,7 +351,7 @@ impl Writer {
     /// Pages that new data leaves free, so that what is changed can be committed and something removed.
     /// A segment's worth besides is kept for compaction to move content to, unless the volume has few segments.
     fn pages_kept(&self) -> u64 {
-        if self.compaction.moving || self.uses_reserve {
+        if (self.compaction.moving && !self.is_beside_readers()) || self.uses_reserve {
             return self.pages_needed() + 24;
         }
         let total = self.volume_bytes / PAGE_BYTES_U64;

@@ -23,7 +23,7 @@ impl FileSystem {
         name: &[u8],
         now: Timestamp,
     ) -> Result<Cloned, FileError> {
-        self.flush_with_room().await??;
+        self.flush_with_room().await?.result()?;
         self.before_change().await?;
         let cloned = match self.writer.clone_tree(source, directory, name).await {
             Err(WriteError::NoSpace { .. }) => {

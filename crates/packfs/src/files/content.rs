@@ -10,6 +10,7 @@ use crate::name::{Shown, TARGET_BYTES_MAX};
 use crate::tree::inconsistent;
 use crate::writer::Charged;
 use foundation::ByteCount;
+use std::ops::Range;
 
 /// The longest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 << 40;
@@ -46,7 +47,13 @@ impl FileSystem {
             .map_or(inode.size, |dirty| dirty.kept().min(inode.size))
             .min(end);
         let mut bytes = match offset < kept {
-            true => self.writer.read_content(&inode, offset..kept).await?,
+            // What is over it in memory counts, whatever has become of it.
+            true => {
+                let counts = |part: &Range<u64>| dirty.is_none_or(|dirty| !dirty.covers(part));
+                self.writer
+                    .read_content_where(&inode, offset..kept, counts)
+                    .await?
+            }
             false => Vec::new(),
         };
         bytes.resize((end - offset) as usize, 0);
@@ -161,7 +168,7 @@ impl FileSystem {
             // What another file's content met is told to whoever syncs that file.
             return Ok(());
         }
-        Ok(flushed?)
+        Ok(flushed.result()?)
     }
 
     /// Puts what waits into the tree where the volume would not have room for it any more after a change of the index, or of so many bytes
@@ -176,7 +183,7 @@ impl FileSystem {
         }
         // What files' content meets is told to whoever syncs those.
         let flushed = self.flush_all().await;
-        self.refused_at = flushed.is_err().then_some(room);
+        self.refused_at = flushed.met_no_space().then_some(room);
     }
 
     /// Refuses to let a file get longer where what it is packed with then has no room. What gets shorter is always taken.

@@ -245,6 +245,18 @@ impl Dirty {
         }
     }
 
+    /// Whether all of a range was written.
+    pub(super) fn covers(&self, range: &Range<u64>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            match self.last_before(at + 1).filter(|(_, end)| *end > at) {
+                Some((_, end)) => at = end,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// The first chunk of written bytes that ends after `offset`.
     pub(super) fn data_after(&self, offset: u64) -> Option<Range<u64>> {
         let before = self.last_before(offset.saturating_add(1));

@@ -1,6 +1,7 @@
 //! From memory into the tree, and from the tree to the volume.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use foundation::ByteCount;
@@ -20,31 +21,48 @@ const PART_BYTES: usize = 1 << 20;
 /// A full volume is not asked more often whether it has grown.
 const GROWTH_PAUSE: Duration = Duration::from_secs(2);
 
+/// What files' content met on its way into the tree.
+#[derive(Debug, Default)]
+pub(super) struct Flushed(BTreeMap<InodeNumber, WriteError>);
+
+impl Flushed {
+    /// The first failure, if any.
+    pub(super) fn result(self) -> Result<(), WriteError> {
+        self.0.into_values().next().map_or(Ok(()), Err)
+    }
+
+    /// Whether there was no room for any.
+    pub(super) fn met_no_space(&self) -> bool {
+        self.0
+            .values()
+            .any(|error| matches!(error, WriteError::NoSpace { .. }))
+    }
+}
+
 impl FileSystem {
     /// Makes everything so far durable and gives the generation that holds it.
     ///
     /// # Errors
-    /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; everything
-    /// else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
-    /// is damaged, is dropped, and the file stays as it was. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
+    /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; so does content that needs what
+    /// cannot be read now. Everything else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
+    /// is damaged, is dropped, and the file stays as it was; each such file is told once, by one commit or by whoever syncs it. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
     /// nothing: another commit then makes durable what is left.
     pub async fn commit(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
         if !self.commits_unasked {
-            if let Some(error) = std::mem::take(&mut self.failed).into_values().next() {
+            if let Some((_, error)) = self.failed.pop_first() {
                 return Err(error.into());
             }
-            flushed?;
+            flushed.result()?;
             let generation = self.writer.commit().await?;
             self.make_missed_room().await;
             return Ok(generation);
         }
         let generation = self.writer.commit().await?;
-        // Whoever commits everything is told of everything, of what was dropped since the last time, too.
-        let dropped = std::mem::take(&mut self.failed).into_values().next();
-        match (dropped, flushed) {
-            (Some(error), _) | (None, Err(error)) => Err(error.into()),
-            (None, Ok(())) => Ok(generation),
+        // One answer tells of one file: what was dropped of the others waits for those who sync them, and for the next commit.
+        match self.failed.pop_first() {
+            Some((_, error)) => Err(error.into()),
+            None => Ok(flushed.result().map(|()| generation)?),
         }
     }
 
@@ -56,7 +74,7 @@ impl FileSystem {
     pub async fn commit_unasked(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
         let generation = self.writer.commit().await?;
-        Ok(flushed.map(|()| generation)?)
+        Ok(flushed.result().map(|()| generation)?)
     }
 
     /// Takes out what content was dropped of files, with the reason, of which nobody was told yet: whoever takes it is to tell those who sync these files.
@@ -64,14 +82,16 @@ impl FileSystem {
         std::mem::take(&mut self.failed)
     }
 
-    /// Puts all content into the tree, with commits where that makes room. The outer failure is one of those commits;
-    /// the inner one, the first that a file's content met.
-    pub(super) async fn flush_with_room(&mut self) -> Result<Result<(), WriteError>, FileError> {
+    /// Puts all content into the tree, with commits where that makes room. The failure is one of those commits; what files' content met
+    /// is in the answer.
+    pub(super) async fn flush_with_room(&mut self) -> Result<Flushed, FileError> {
         let mut flushed = self.flush_all().await;
-        if let Err(WriteError::NoSpace { .. }) = flushed {
+        if flushed.met_no_space() {
             self.make_room().await?;
+            // What was put back is tried again; the others' content is gone, and stays told.
+            flushed.0.retain(|number, _| !self.dirty.contains_key(number));
             let again = self.flush_all().await;
-            flushed = again;
+            flushed.0.extend(again.0);
         }
         Ok(flushed)
     }
@@ -82,12 +102,11 @@ impl FileSystem {
     /// As of [`FileSystem::commit`], but only where this file's content is concerned: once for content that was dropped,
     /// however long ago.
     pub async fn sync(&mut self, number: InodeNumber) -> Result<u64, FileError> {
-        let flushed = self.flush_with_room().await?;
+        let mut flushed = self.flush_with_room().await?;
         let generation = self.writer.commit().await?;
-        match (self.failed.remove(&number), flushed) {
-            (Some(error), _) => Err(error.into()),
-            (None, Err(error)) if self.dirty.contains_key(&number) => Err(error.into()),
-            _ => Ok(generation),
+        match self.failed.remove(&number).or(flushed.0.remove(&number)) {
+            Some(error) => Err(error.into()),
+            None => Ok(generation),
         }
     }
 
@@ -128,7 +147,7 @@ impl FileSystem {
             return Ok(self.writer.take_back_packed().await?);
         }
         for _ in 0..2 {
-            if !self.writer.is_committed() || self.writer.waiting_bytes().0 > 0 {
+            if self.writer.gains_by_commit().await {
                 self.writer.commit_always().await?;
             }
         }
@@ -181,17 +200,16 @@ impl FileSystem {
         Some(dirty)
     }
 
-    /// Puts all content that waits into the tree; the first failure is told, and the others are tried.
-    pub(super) async fn flush_all(&mut self) -> Result<(), WriteError> {
+    /// Puts all content that waits into the tree; what one file's meets keeps no other's from being tried.
+    pub(super) async fn flush_all(&mut self) -> Flushed {
         let numbers: Vec<InodeNumber> = self.dirty.keys().copied().collect();
-        let mut result = Ok(());
+        let mut met = Flushed::default();
         for number in numbers {
-            let flushed = self.flush(number).await;
-            if result.is_ok() {
-                result = flushed;
+            if let Err(error) = self.flush(number).await {
+                met.0.insert(number, error);
             }
         }
-        result
+        met
     }
 
     pub(super) async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
@@ -201,7 +219,8 @@ impl FileSystem {
         let flushed = self.put_and_charge(number, &mut dirty).await;
         match &flushed {
             Ok(()) => {}
-            Err(WriteError::NoSpace { .. }) => {
+            // It was taken, and its writer told so: it goes only where it can never be put together.
+            Err(error) if error.may_pass() => {
                 self.waiting.add(&dirty, self.packing());
                 self.writer.expect(dirty.charged, dirty.uncounted());
                 self.dirty.insert(number, dirty);
@@ -234,10 +253,11 @@ impl FileSystem {
         put
     }
 
-    /// Packs a short file anew as a whole. The caller writes the inode, which is as it was after a failure.
+    /// Packs a short file anew as a whole. Of what it had only that is read which stays. The caller writes the inode, which is as it was after a failure.
     async fn put_whole(&mut self, inode: &mut Inode, dirty: &Dirty) -> Result<(), WriteError> {
         let kept = dirty.kept().min(inode.size);
-        let mut bytes = self.writer.read_content(inode, 0..kept).await?;
+        let stays = |part: &Range<u64>| !dirty.covers(part);
+        let mut bytes = self.writer.read_content_where(inode, 0..kept, stays).await?;
         bytes.resize(dirty.size() as usize, 0);
         dirty.overlay(0, &mut bytes);
         let layout = match bytes.len() <= INLINE_BYTES_MAX {

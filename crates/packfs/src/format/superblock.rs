@@ -160,6 +160,9 @@ pub enum SuperblockError {
         /// The features' bits.
         features: u32,
     },
+    /// The device cannot give it.
+    #[error("the superblock cannot be read: the device says that the medium failed there")]
+    Unreadable,
     /// The bytes contradict their checksum.
     #[error("the superblock's checksum does not match: it is damaged or was half written")]
     Checksum,

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use bdev::IoError;
+
 use super::FsckError;
 use super::contents::{Contents, lay_out, placed};
 use super::gather::{Cells, Gathered};
@@ -243,7 +245,8 @@ async fn move_extents(
     Ok(true)
 }
 
-/// An extent's bytes and whether they are right; `None` if the device has none there.
+/// An extent's bytes and whether they are right; `None` if the device has none there. What it cannot give now ends the repair: what is
+/// left out loses its place.
 async fn bytes_of(
     writer: &Writer,
     number: InodeNumber,
@@ -257,13 +260,22 @@ async fn bytes_of(
         Ok(bytes) => Ok(Some((bytes, true))),
         Err(WriteError::Read(ReadError::Damaged { .. })) => {
             let (start, length) = writer.medium.widen(extent.address, u64::from(extent.length));
-            let read = writer.medium.read_fresh(start, length as usize).await;
-            Ok(read.ok().map(|buffer| {
-                let from = (extent.address - start) as usize;
-                (buffer[from..from + extent.length as usize].to_vec(), false)
-            }))
+            match writer.medium.read_fresh(start, length as usize).await {
+                Ok(buffer) => {
+                    let from = (extent.address - start) as usize;
+                    Ok(Some((
+                        buffer[from..from + extent.length as usize].to_vec(),
+                        false,
+                    )))
+                }
+                Err(IoError::Media | IoError::Checksum | IoError::OutOfRange) => Ok(None),
+                Err(source) => {
+                    let block = start / PAGE_BYTES_U64;
+                    Err(WriteError::Io { block, source }.into())
+                }
+            }
         }
-        Err(WriteError::Read(ReadError::Io { .. })) => Ok(None),
+        Err(error) if error.is_damaged_content() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -59,13 +59,7 @@ struct Visit {
 
 /// Whether a page is damaged for good; a device that does not answer is no reason to give anything up.
 pub(super) fn is_damage(error: &TreeError) -> bool {
-    match error {
-        TreeError::Damaged { .. } | TreeError::Inconsistent { .. } => true,
-        TreeError::Io { source, .. } => {
-            matches!(source, IoError::OutOfRange | IoError::Media | IoError::Checksum)
-        }
-        TreeError::Buffer { .. } | TreeError::Lease(_) => false,
-    }
+    error.is_damage()
 }
 
 /// Reads the tree below `root` as far as its pointers lead.

@@ -4,7 +4,7 @@ use super::{
     CHANGE_PAGES, Done, Existing, ImportEntry, ImportError, ImportPiece, ImportPieces, Importer, Place, at,
     is_likely_same,
 };
-use crate::error::{ReadError, WriteError};
+use crate::error::WriteError;
 use crate::format::PAGE_BYTES;
 use crate::format::entry::{DeviceNumber, INLINE_BYTES_MAX, Inode, Kind, Layout};
 use crate::format::extent::Extent;
@@ -46,6 +46,7 @@ impl Importer<'_> {
             return Ok(Some(missing_or(place, "has other content")));
         }
         self.make_room(size).await.map_err(&failed)?;
+        self.clear_directory(place, entry, size).await.map_err(&failed)?;
         self.progress.content_bytes += size;
         if place.existing.is_none() {
             let made = self
@@ -97,6 +98,7 @@ impl Importer<'_> {
     ) -> Result<(), WriteError> {
         let size = target.len() as u64;
         self.check_quota(place, size).await?;
+        self.clear_directory(place, entry, size).await?;
         if place.existing.is_none() || target.len() <= INLINE_BYTES_MAX {
             self.make_way(place, entry, 0).await?;
             let made = self
@@ -154,6 +156,9 @@ impl Importer<'_> {
         let failed = at(&entry.path);
         if !self.checks() {
             self.make_room(size_bytes).await.map_err(&failed)?;
+            self.clear_directory(place, entry, size_bytes)
+                .await
+                .map_err(&failed)?;
         }
         let mut stream = self.writer.begin_file();
         if let Some(found) = place.existing.clone().filter(|found| found.kind == Kind::File) {
@@ -303,7 +308,7 @@ impl Importer<'_> {
         }
         match self.writer.read_content(found, from..to).await {
             Ok(read) => Ok(read == bytes),
-            Err(WriteError::Read(ReadError::Damaged { .. })) => Ok(false),
+            Err(error) if error.is_damaged_content() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -372,6 +377,22 @@ impl Importer<'_> {
             _ => (1, 0),
         };
         self.writer.check_quota(tree, files, bytes.saturating_sub(freed))
+    }
+
+    /// Removes a directory that stands in a file's place. Where much is in it, that is committed on the way: so it goes before anything of the
+    /// file is packed, which a commit would count for nobody's.
+    async fn clear_directory(
+        &mut self,
+        place: &mut Place<'_>,
+        entry: &ImportEntry,
+        bytes: u64,
+    ) -> Result<(), WriteError> {
+        let found = place.existing.as_ref();
+        if found.is_none_or(|found| found.kind != Kind::Directory) {
+            return Ok(());
+        }
+        self.check_quota(place, bytes).await?;
+        self.make_way(place, entry, 0).await
     }
 
     /// Removes what stands in an entry's place, if there is room for the one that comes with so many extents: what follows may take of

@@ -1,6 +1,6 @@
 //! Removing what the source does not have.
 
-use super::{COMMIT_AFTER_BYTES, ImportError, Importer, at};
+use super::{ImportError, Importer, at};
 use crate::error::WriteError;
 use crate::format::CodecError;
 use crate::format::entry::{Entry, Kind};
@@ -63,7 +63,7 @@ impl Importer<'_> {
             self.writer.remove(*parent, name).await?;
             self.progress.deleted += 1;
             waiting.pop();
-            if self.writer.uncommitted_bytes() > COMMIT_AFTER_BYTES {
+            if self.writer.uncommitted_bytes() > self.commit_after_bytes {
                 self.commit().await?;
             }
         }

@@ -85,14 +85,7 @@ impl Reader {
         {
             return Ok(bytes);
         }
-        let read = {
-            let _permit = self.0.permits.acquire().await;
-            self.read_range(extent.address, length, 0).await
-        };
-        match judge(&read, &extent) {
-            Ok(bytes) => Ok(bytes),
-            Err(error) => self.fetch_from_copies(&extent, error).await,
-        }
+        self.fetch_apart(&extent).await
     }
 
     /// Begins to read what may be asked for after a range.
@@ -122,6 +115,12 @@ impl Reader {
         for Piece { tag, extent } in run.pieces {
             let result = match judge(&read, &extent) {
                 Ok(buffer) => Ok(buffer),
+                // The medium may have failed under another piece of the run, or between two.
+                Err(ExtentError::Io(IoError::Media | IoError::Checksum))
+                    if u64::from(extent.length) < run.length =>
+                {
+                    self.fetch_apart(&extent).await
+                }
                 Err(error) => self.fetch_from_copies(&extent, error).await,
             };
             results.push((tag, result));
@@ -134,6 +133,18 @@ impl Reader {
         let _permit = self.0.permits.acquire().await;
         if let Ok(Some((_, buffer))) = self.read_range(reading.start, reading.length, 0).await {
             reading.arrived(buffer);
+        }
+    }
+
+    /// Reads one extent by itself, and from other copies where the first has it not.
+    async fn fetch_apart(&self, extent: &Extent) -> Fetched {
+        let read = {
+            let _permit = self.0.permits.acquire().await;
+            self.read_range(extent.address, u64::from(extent.length), 0).await
+        };
+        match judge(&read, extent) {
+            Ok(buffer) => Ok(buffer),
+            Err(error) => self.fetch_from_copies(extent, error).await,
         }
     }
 

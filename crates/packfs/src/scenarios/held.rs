@@ -438,3 +438,35 @@ fn a_deleted_snapshot_counts_while_it_may_come_back() {
 fn a_deleted_snapshot_that_counts_no_more_is_found() {
     assert!(!a_lost_deletion(PlantedBug::DeletedNotHeld));
 }
+
+#[test]
+fn commits_beside_a_snapshot_are_not_remembered_for_ever() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async {
+        let leases = Rc::new(LocalLeases::new());
+        // With so much room, nothing has to be found out for want of it.
+        let medium = sized_medium(512 << 20);
+        format(medium.clone(), leases.clone(), "a formatter", &small())
+            .await
+            .unwrap();
+        let mut writer = open(&medium, &leases).await;
+        create(&mut writer, "kept", 0..20).await;
+        writer.create_snapshot(b"s", NOW).await.unwrap();
+        writer.close().await.unwrap();
+        // Whoever opens it does not know what the snapshot has.
+        let mut writer = open(&medium, &leases).await;
+        let mut most = 0;
+        for _ in 0..4500 {
+            create(&mut writer, "new", 0..1).await;
+            remove(&mut writer, "new", 0..1).await;
+            writer.commit().await.unwrap();
+            most = most.max(writer.space.waiting_commits());
+        }
+        assert!(most > 4000, "{most}");
+        let waiting = writer.space.waiting_commits();
+        assert!(waiting < 1000, "{waiting} commits are remembered");
+        assert_clean(&medium, &leases).await;
+        assert_files(&medium, &leases, Some(b"s"), "kept", 0..20).await;
+    })
+    .unwrap();
+}

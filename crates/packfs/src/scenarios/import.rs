@@ -594,3 +594,42 @@ fn pipes_sockets_and_devices_come_and_are_replaced() {
     })
     .unwrap();
 }
+
+/// What is committed while a large directory goes counts nothing that is nobody's yet, wherever it is cut off.
+#[test]
+fn a_directory_goes_before_the_file_that_takes_its_place_is_written() {
+    for is_large in [false, true] {
+        let (simulation, host) = world(11);
+        on_host(&simulation, host, move || async move {
+            let (leases, mut writer) = empty().await;
+            let names: Vec<String> = (0..300).map(|index| format!("full/{index}")).collect();
+            let first: Vec<_> = names
+                .iter()
+                .map(|name| (file(name, 3, 1, 300), &[][..]))
+                .collect();
+            import(&mut writer, Existing::SizeAndTime, &first).await;
+            let told = ImportOptions {
+                remove_directories: true,
+                ..options(Existing::SizeAndTime)
+            };
+            let mut importer = Importer::new(&mut writer, InodeNumber::ROOT, told);
+            importer.commit_after_bytes = 1;
+            let content = match is_large {
+                true => ImportContent::LargeFile { size_bytes: 300_000 },
+                false => ImportContent::File(vec![2; 300_000]),
+            };
+            let mut pieces = match is_large {
+                true => parts(&[bytes(2, 150_000), bytes(2, 150_000)]),
+                false => Parts::default(),
+            };
+            // What follows an entry is committed by the same bound, and is not what this is about.
+            let replaced = importer.place(&entry("full", 4, content), &mut pieces).await;
+            assert_eq!(replaced.unwrap(), Done::Replaced);
+            assert!(importer.progress().commits > 100);
+            assert!(is_clean(leases.clone()).await);
+            importer.commit().await.unwrap();
+            assert!(is_clean(leases).await);
+        })
+        .unwrap();
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -79,7 +80,7 @@ impl Channel for FileChannel {
 pub(super) const DISK: &str = "/disk";
 
 /// The host's disk as a medium. Call it in a task of the host.
-pub(super) fn medium() -> Medium {
+pub(crate) fn medium() -> Medium {
     sized_medium(VOLUME_BYTES)
 }
 
@@ -151,6 +152,68 @@ pub(super) fn growing_medium(now: u64, bytes: u64) -> (Medium, Growth) {
     (medium, own)
 }
 
+/// Reads of some bytes of a device, by where these begin and end, fail.
+#[derive(Clone, Default)]
+pub(super) struct Faults(Rc<RefCell<Vec<Fault>>>);
+
+type Fault = (Range<u64>, IoError);
+
+impl Faults {
+    /// A medium on which they are.
+    pub(super) fn on(&self, medium: &Medium) -> Medium {
+        let faults = self.clone();
+        medium.on(|inner| Rc::new(FaultyChannel { inner, faults }))
+    }
+
+    pub(super) fn add(&self, range: Range<u64>, error: IoError) {
+        self.0.borrow_mut().push((range, error));
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
+struct FaultyChannel {
+    inner: Rc<dyn Channel>,
+    faults: Faults,
+}
+
+impl Channel for FaultyChannel {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, request: Request) {
+        let block = u64::from(self.geometry().block_bytes);
+        let (start, end) = (request.lba.0 * block, (request.lba.0 + request.blocks.0) * block);
+        let mut faults = self.faults.0.borrow_mut();
+        match request.operation {
+            Operation::Read => {
+                let found = faults
+                    .iter()
+                    .find(|(range, _)| start < range.end && range.start < end);
+                if let Some((_, error)) = found {
+                    let error = *error;
+                    drop(faults);
+                    return request.complete(Err(error));
+                }
+            }
+            // What is written anew can be read again.
+            Operation::Write { .. } => {
+                faults.retain(|(range, _)| range.start < start || range.end > end);
+            }
+            _ => {}
+        }
+        drop(faults);
+        self.inner.submit(request);
+    }
+}
+
 /// Leases that nobody else asks for.
 pub(super) fn leases() -> Rc<dyn LeaseSource> {
     Rc::new(LocalLeases::new())
@@ -177,7 +240,7 @@ pub(super) fn writer_options() -> WriterOptions {
 }
 
 /// Runs a task on the host until it ends or the host loses power; gives what it returned.
-pub(super) fn on_host<T: 'static, F: Future<Output = T> + 'static>(
+pub(crate) fn on_host<T: 'static, F: Future<Output = T> + 'static>(
     simulation: &Simulation,
     host: Host,
     make: impl FnOnce() -> F + 'static,
@@ -200,7 +263,7 @@ pub(super) fn on_host<T: 'static, F: Future<Output = T> + 'static>(
 }
 
 /// A simulated world with one host.
-pub(super) fn world(seed: u64) -> (Simulation, Host) {
+pub(crate) fn world(seed: u64) -> (Simulation, Host) {
     let simulation = Simulation::new(seed);
     let host = simulation.add_host("writer");
     (simulation, host)

@@ -95,26 +95,26 @@ mod tests {
         freed(&mut space, 5, new);
         freed(&mut space, 6, late);
         let before = space.free_pages();
-        space.release(6, none, held);
+        space.release(6, none, held).unwrap();
         assert_eq!(space.free_pages(), before, "it is not known what is held");
         assert_eq!(space.held_pages(held), 3);
         let mut pages = Ranges::default();
         pages.insert(old, 1);
         space.hold(pages);
         assert_eq!(space.held_pages(held), 1);
-        space.release(6, ReaderFloor(Some(5)), held);
+        space.release(6, ReaderFloor(Some(5)), held).unwrap();
         assert_eq!(space.free_pages(), before, "a reader needs it");
-        space.release(6, none, held);
+        space.release(6, none, held).unwrap();
         assert_eq!(
             space.free_pages(),
             before + 1,
             "what 6 freed waits for another commit"
         );
-        space.release(7, none, held);
+        space.release(7, none, held).unwrap();
         assert_eq!((space.free_pages(), space.waiting_pages()), (before + 2, 1));
-        space.release(7, none, ReaderFloor(Some(5)));
+        space.release(7, none, ReaderFloor(Some(5))).unwrap();
         assert_eq!(space.waiting_pages(), 1, "5 is held by a snapshot of 5, too");
-        space.release(7, none, ReaderFloor(Some(6)));
+        space.release(7, none, ReaderFloor(Some(6))).unwrap();
         assert_eq!((space.free_pages(), space.waiting_pages()), (before + 3, 0));
     }
 
@@ -131,10 +131,10 @@ mod tests {
         let smaller = pages.clone();
         pages.insert(other, 1);
         space.hold(pages);
-        space.release(9, none, held);
+        space.release(9, none, held).unwrap();
         assert_eq!(space.free_pages(), before);
         space.hold(smaller);
-        space.release(9, none, held);
+        space.release(9, none, held).unwrap();
         assert_eq!(space.free_pages(), before + 1);
     }
 

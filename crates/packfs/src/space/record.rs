@@ -315,7 +315,9 @@ mod tests {
         let mut disk: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let (mut pages, mut segments) = (Vec::new(), Vec::new());
         for generation in 1..200 {
-            space.release(generation - 1, ReaderFloor(None), ReaderFloor(None));
+            space
+                .release(generation - 1, ReaderFloor(None), ReaderFloor(None))
+                .unwrap();
             for _ in 0..random.below(20) {
                 pages.extend(space.take_page());
             }

@@ -4,6 +4,7 @@ use super::Writer;
 use crate::error::WriteError;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
+use crate::space::ReaderFloor;
 use crate::tree::Written;
 use bdev::IoError;
 use foundation::ByteCount;
@@ -43,9 +44,12 @@ impl Writer {
         self.end_sharing().await;
         self.packer.finish_chunk(&mut self.space).await;
         // The record can grow by a segment given back for each one touched, which its bound has counted.
-        let needed = self.tree.changed_pages() as u64 + self.record_pages_max();
-        if let Some(pages) = needed.checked_sub(self.space.free_pages() + 1) {
-            let missing = ByteCount((pages + 1) * PAGE_BYTES_U64);
+        if self.missing_for_commit().is_some() {
+            // What a reader held may be free since it has gone, and without a commit nobody else would ask.
+            self.release_space().await;
+            self.ensure_whole()?;
+        }
+        if let Some(missing) = self.missing_for_commit() {
             return Err(WriteError::NoSpace { missing });
         }
         // Whatever fails from here on leaves pages half accounted for.
@@ -65,6 +69,27 @@ impl Writer {
         self.pass_floors_on();
         self.release_space().await;
         Ok(superblock.generation)
+    }
+
+    /// What a commit lacks now.
+    fn missing_for_commit(&self) -> Option<ByteCount> {
+        let needed = self.tree.changed_pages() as u64 + self.record_pages_max();
+        let pages = needed.checked_sub(self.space.free_pages() + 1)?;
+        Some(ByteCount((pages + 1) * PAGE_BYTES_U64))
+    }
+
+    /// Makes free what may be used already, and says whether a commit would make more so. Beside a reader that stays with an older commit it
+    /// would not, nor where only snapshots hold what waits: each would only take some pages more of what is kept for removals.
+    pub(crate) async fn gains_by_commit(&mut self) -> bool {
+        self.release_space().await;
+        let generation = self.superblock.generation;
+        // One that has the newest may follow to the next.
+        let stays = |floor: ReaderFloor| floor.0.is_some_and(|lowest| lowest < generation);
+        match self.readers {
+            Some(floor) if !stays(floor) => !self.is_committed() || self.waiting_bytes() > self.held_bytes(),
+            // Without an answer nothing becomes free either.
+            _ => false,
+        }
     }
 
     /// What a failed write means: after a long pause requests have timed out, and the lease has ended, which is what
@@ -159,11 +184,14 @@ impl Writer {
     }
 
     /// Makes free what neither the two superblocks nor any reader need. Without an answer about readers
-    /// nothing becomes free this time.
+    /// nothing becomes free this time. Where the record of space contradicts itself, nothing more can be committed.
     pub(crate) async fn release_space(&mut self) {
-        if let Ok(readers) = self.hold.reader_floor().await {
+        self.readers = self.hold.reader_floor().await.ok();
+        if let Some(readers) = self.readers {
             let named = self.snapshot_floor();
-            self.space.release(self.superblock.generation, readers, named);
+            let released = self.space.release(self.superblock.generation, readers, named);
+            // What is free is not certain any more: nothing may be written there.
+            self.broken |= released.is_err();
         }
     }
 }

@@ -34,6 +34,8 @@ const ALONG_LEAVES: usize = 64;
 /// The same between two commits of a pass that somebody waits for.
 const STEP_BYTES: u64 = 8 << 20;
 const STEP_LEAVES: usize = 512;
+/// With more commits whose freed pages wait, what snapshots have is found out, however much is free.
+const WAITING_COMMITS_MAX: usize = 4096;
 /// Passes that are made for one write that finds no room.
 const RECLAIM_PASSES: usize = 64;
 /// First bytes of the keys of extents, and of what comes behind them.
@@ -102,6 +104,10 @@ impl Writer {
     pub(super) async fn compact_along(&mut self) -> Result<(), WriteError> {
         if self.compaction.pass.is_none() {
             let volume = self.volume_bytes;
+            // Each commit since the oldest snapshot is remembered until it is known what that has.
+            if self.space.waiting_commits() > WAITING_COMMITS_MAX {
+                self.learn_held_along(ALONG_LEAVES as u64).await;
+            }
             if self.free_bytes().0 >= volume / 4 {
                 return Ok(());
             }
@@ -138,7 +144,11 @@ impl Writer {
             return Ok(false);
         }
         let segment = self.space.segment_pages();
-        let spare = self.space.free_pages().saturating_sub(self.pages_needed() + 32);
+        let kept = match self.is_beside_readers() {
+            true => self.pages_kept() + 8,
+            false => self.pages_needed() + 32,
+        };
+        let spare = self.space.free_pages().saturating_sub(kept);
         // Half of the room, so that what is freed meanwhile may wait for its commits.
         let segments = match spare / segment {
             0 => return Ok(false),
@@ -164,6 +174,12 @@ impl Writer {
         self.compaction.hoped = (victims.len() as u64 * segment * PAGE_BYTES_U64).saturating_sub(planned);
         self.compaction.pass = Some(Pass { victims, cursor });
         Ok(true)
+    }
+
+    /// Whether there were readers when they were asked for last, by a commit at the latest, or there was no answer. What is emptied beside
+    /// them waits for them, so that the room it takes to empty it is gone until then: what is kept for removals is left alone.
+    pub(super) fn is_beside_readers(&self) -> bool {
+        self.readers.is_none_or(|floor| floor.0.is_some())
     }
 
     async fn load_shared(&mut self) -> Result<(), WriteError> {
@@ -437,6 +453,10 @@ impl Writer {
     ) -> Result<CompactionProgress, WriteError> {
         self.compaction.stuck.clear();
         self.learn_held().await?;
+        if !self.is_beside_readers() {
+            // Some may have come since the last commit.
+            self.release_space().await;
+        }
         // What dies by moving is less from pass to pass, but packing leaves gaps: it ends where dead bytes stay.
         let mut dead = u64::MAX;
         while self.space.gainable_bytes() < dead {

@@ -17,6 +17,16 @@ impl Writer {
     /// The bytes `range` of an inode's content, uncommitted ones included; holes are zeros. The range lies inside the
     /// content.
     pub(crate) async fn read_content(&self, inode: &Inode, range: Range<u64>) -> Result<Vec<u8>, WriteError> {
+        self.read_content_where(inode, range, |_| true).await
+    }
+
+    /// The same, of extents of whose part in the range `counts` says that it counts; the others are not read, and zeros.
+    pub(crate) async fn read_content_where(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        counts: impl Fn(&Range<u64>) -> bool,
+    ) -> Result<Vec<u8>, WriteError> {
         let mut out = vec![0; (range.end - range.start) as usize];
         if let Layout::Inline(bytes) = &inode.layout {
             let part = bytes.get(range.start as usize..range.end as usize);
@@ -26,7 +36,7 @@ impl Writer {
         for (start, extent) in self.extents_around(inode, &range).await? {
             let end = start + u64::from(extent.length);
             let (from, to) = (start.max(range.start), end.min(range.end));
-            if from >= to {
+            if from >= to || !counts(&(from..to)) {
                 continue;
             }
             let bytes = self.read_extent(inode, &extent).await?;

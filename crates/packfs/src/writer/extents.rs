@@ -287,7 +287,14 @@ impl Writer {
                 dropped.push(extent);
                 continue;
             }
-            let old = self.read_extent(inode, &extent).await?;
+            let old = match self.read_extent(inode, &extent).await {
+                // What merely stands beside it may stay where it lies.
+                Err(error) if touches && error.is_damaged_content() => {
+                    kept.push((at, extent));
+                    continue;
+                }
+                read => read?,
+            };
             let mut rest = extent;
             let mut rest_bytes = &old[..];
             let mut rest_at = at;
