@@ -344,3 +344,86 @@ fn a_large_volume_is_made_grown_and_deleted_in_steps() {
     };
     cluster.control.create_volume(&whole, cluster.now).unwrap();
 }
+
+/// Room is promised with places, and a large volume gets its places one after the other.
+#[test]
+fn what_volumes_are_still_to_get_is_not_promised_twice() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let request = |name: &str, chunks: u64| CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new(name, ByteCount(chunks * 64 * MIB))
+    };
+    let now = cluster.now;
+    let first = cluster
+        .control
+        .create_volume(&request("data", 20_000), now)
+        .unwrap();
+    let refused = cluster.control.create_volume(&request("second", 15_000), now);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("but not beside 2.9 TiB that volumes which are being made"),
+        "{refused}"
+    );
+    assert!(cluster.control.volume_named("second").is_err());
+    let second = cluster
+        .control
+        .create_volume(&request("second", 10_000), now)
+        .unwrap();
+    for _ in 0..8 {
+        cluster.tick();
+    }
+    assert_eq!(cluster.placed(first.number), 20_000);
+    assert_eq!(cluster.placed(second.number), 10_000);
+}
+
+/// Nodes have no copies of such a volume yet, and would ask for another write node of each chunk in a later epoch.
+#[test]
+fn a_volume_whose_chunks_get_places_stays_as_it_is_until_all_have_one() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let request = CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new("data", ByteCount(9000 * 64 * MIB))
+    };
+    let number = cluster
+        .control
+        .create_volume(&request, cluster.now)
+        .unwrap()
+        .number;
+    let registration = Registration {
+        cluster: None,
+        node: node(1),
+        peer_address: "192.0.2.1:4420".to_owned(),
+        rack: None,
+        incarnation: None,
+        ended_through: Incarnation(1),
+        disks: disks(1, cluster.room),
+    };
+    let life = cluster
+        .control
+        .register(&registration, cluster.now)
+        .unwrap()
+        .incarnation;
+    assert_ne!(life, cluster.lives[&1]);
+    cluster.lives.insert(1, life);
+    let first_epoch = |cluster: &Cluster<'_>| {
+        let (_, chunks) = cluster.control.map(number, 0, 1).unwrap();
+        chunks[0].1.epoch.0
+    };
+    cluster.tick();
+    assert_eq!(
+        cluster.control.volume(number).unwrap().state,
+        VolumeState::Creating
+    );
+    assert_eq!(first_epoch(&cluster), 1);
+    for _ in 0..4 {
+        cluster.tick();
+    }
+    assert_eq!(
+        first_epoch(&cluster),
+        2,
+        "the life that has ended would be waited for"
+    );
+    cluster.prepared(number);
+}
