@@ -17,6 +17,9 @@ const LONG_LIFE: Duration = Duration::from_secs(10);
 /// writes it orders.
 pub(crate) const SILENT_LIMIT: Duration = Duration::from_secs(16);
 
+/// A step of an engine that listens. Of its own, since the masters say how often an engine is to beat, and may say once in a minute.
+pub(crate) const SILENCE_STEP: Duration = Duration::from_secs(1);
+
 /// For how long a target has said nothing. It counts the engine's own steps and not the clock: an engine that stood still together
 /// with its target, as both do on a machine that is frozen for a while, has nothing to hold against it.
 #[derive(Debug, Default)]
@@ -30,10 +33,10 @@ impl Silence {
         self.lasted = Duration::ZERO;
     }
 
-    /// One more step of the engine, which takes one each `period`, has passed without a word; how long it has lasted once that is
-    /// too long.
-    pub(crate) fn lasts(&mut self, period: Duration) -> Option<Duration> {
-        self.lasted += period;
+    /// One more step of the engine, which takes one each [`SILENCE_STEP`], has passed without a word; how long it has lasted once
+    /// that is too long.
+    pub(crate) fn lasts(&mut self) -> Option<Duration> {
+        self.lasted += SILENCE_STEP;
         (self.lasted >= SILENT_LIMIT).then_some(self.lasted)
     }
 }
@@ -107,15 +110,23 @@ mod tests {
 
     #[test]
     fn silence_is_counted_in_steps_and_any_word_ends_it() {
-        let (mut silence, step) = (Silence::default(), SILENT_LIMIT / 4);
-        for _ in 0..3 {
-            assert_eq!(silence.lasts(step), None);
+        let mut silence = Silence::default();
+        let steps = SILENT_LIMIT.as_secs() / SILENCE_STEP.as_secs();
+        for _ in 1..steps {
+            assert_eq!(silence.lasts(), None);
         }
         silence.is_broken();
-        for _ in 0..3 {
-            assert_eq!(silence.lasts(step), None);
+        for _ in 1..steps {
+            assert_eq!(silence.lasts(), None);
         }
-        assert_eq!(silence.lasts(step), Some(SILENT_LIMIT));
+        assert_eq!(silence.lasts(), Some(SILENT_LIMIT));
+    }
+
+    #[test]
+    fn several_words_fit_into_the_silence_that_is_too_long() {
+        // However seldom the engine beats: a single step never is the whole of it.
+        let words = Duration::from_secs(5);
+        assert!(SILENCE_STEP < words && words * 3 < SILENT_LIMIT);
     }
 
     fn seen(process: bool, disk: bool, seconds: u64, is_first: bool) -> Seen {
