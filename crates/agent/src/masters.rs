@@ -18,7 +18,6 @@ use crate::patience::ticks;
 use crate::policy::{SILENCE_STEP, Silence};
 use crate::probe::Prober;
 use crate::reservations;
-use crate::state::StateError;
 use crate::usage::Usage;
 use crate::watching;
 use crate::wire::{
@@ -682,36 +681,37 @@ impl Life {
     }
 }
 
-/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. Fails if what becomes of a disk cannot be
-/// kept.
-pub(crate) async fn serve(
-    (mut life, mut answers): Serving,
-    mut link: Link,
-    disks: &mut Disks,
-) -> Result<Ending, StateError> {
+/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. The last waits as long as what
+/// was decided of the disks cannot be saved: no other life could begin.
+pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link, disks: &mut Disks) -> Ending {
     let mut beats = ticks(life.heartbeat);
     let mut watching = watching::of_node(life.client.clone(), life.node_bytes());
     let (mut silence, mut listening) = (Silence::default(), ticks(SILENCE_STEP));
+    // Why a disk wants another life.
+    let mut wanted = disks.used_though_out(&life.disks);
     let ending = loop {
+        if let Some(why) = wanted.take_if(|_| disks.is_saved()) {
+            break Ending::Disk(why);
+        }
         tokio::select! {
             message = link.receive.recv() => { silence.is_broken(); match message {
                 Some(FromTarget::Health(health)) => {
                     life.tell_disks_at = Instant::now();
-                    let decision = disks.note(&health)?;
+                    let decision = disks.note(&health);
                     // One that was left out when this life began needs no other.
                     let is_used = |path: &str| {
                         health.iter().any(|disk| disk.path == path && disk.left_out.is_none())
                     };
-                    if let Some((path, why)) = decision.out.iter().find(|(path, _)| is_used(path)) {
-                        break Ending::Disk(format!("the disk {path} is put out of service: {why}"));
-                    }
-                    if let Some(path) = decision.restart {
-                        break Ending::Disk(format!("requests of the disk {path} stand, and no other reset has helped"));
+                    let out = decision.out.iter().find(|(path, _)| is_used(path));
+                    if let Some((path, why)) = out {
+                        wanted = Some(format!("the disk {path} is put out of service: {why}"));
+                    } else if let Some((path, why)) = decision.restart {
+                        wanted.get_or_insert(format!("the disk {path} {why}"));
                     }
                 }
                 Some(FromTarget::Doubtful(doubtful)) => {
                     let on: Vec<u128> = doubtful.iter().map(|(_, disk)| *disk).collect();
-                    disks.trusted.settled(&life.disks, &on)?;
+                    disks.trusted.settled(&life.disks, &on);
                     life.doubt.heard(doubtful);
                     life.ask_about_doubts();
                     // What was in doubt and is not there any more may be wanted.
@@ -725,8 +725,8 @@ pub(crate) async fn serve(
             response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
                 if let Answer::Heartbeat(Ok(answer)) = &answer {
-                    if disks.restore(&answer.restore_disks)? {
-                        break Ending::Disk("a disk is put back in service".to_owned());
+                    if disks.restore(&answer.restore_disks) {
+                        wanted = Some("a disk is put back in service".to_owned());
                     }
                     watching.heard_of(answer.hold);
                 }
@@ -738,9 +738,12 @@ pub(crate) async fn serve(
             _ = listening.tick() => if let Some(silent) = silence.lasts() {
                 break Ending::Silent(silent);
             },
-            _ = beats.tick() => life.beat(disks),
+            _ = beats.tick() => {
+                disks.save_again();
+                life.beat(disks);
+            }
         }
     };
     drop(watching);
-    Ok(ending)
+    ending
 }

@@ -8,11 +8,14 @@ use crate::Disk;
 /// The first of the disks that a process or a request in the kernel still uses as a device. A disk that is not there yet
 /// was never in use; one that cannot be opened is refused with its reason when the target starts.
 pub(crate) fn in_use(disks: &[Disk]) -> Option<&Path> {
-    let is_used = |disk: &&Disk| {
-        std::fs::File::open(&disk.path)
-            .is_ok_and(|file| matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
-    };
-    disks.iter().find(is_used).map(|disk| disk.path.as_path())
+    let mut paths = disks.iter().map(|disk| disk.path.as_path());
+    paths.find(|path| is_in_use(path))
+}
+
+/// Whether a process or a request in the kernel uses this disk as a device.
+pub(crate) fn is_in_use(path: &Path) -> bool {
+    std::fs::File::open(path)
+        .is_ok_and(|file| matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
 #[cfg(test)]

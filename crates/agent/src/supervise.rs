@@ -222,7 +222,7 @@ impl Supervisor<'_> {
                     if let Some((why, since)) = self.ended_for.take() {
                         tracing::warn!(stage = "process", why, took = ?since.elapsed(), "the target serves in a new process");
                     }
-                    match serve(life, link, &mut self.disks).await? {
+                    match serve(life, link, &mut self.disks).await {
                         Ending::Gone => {
                             tracing::warn!(
                                 incarnation = state.incarnation,
@@ -303,7 +303,7 @@ impl Supervisor<'_> {
         tracing::info!(incarnation, "target started");
         self.check_identity(&hello, state, cluster)?;
         let life = self
-            .register(client, state, cluster, &hello)
+            .register(client, state, cluster, &hello, false)
             .await?
             .map_err(AgentError::Masters)?;
         Ok((link, life))
@@ -372,7 +372,7 @@ impl Supervisor<'_> {
         tracing::info!(incarnation, "a target runs already: adopted");
         self.compare(&hello);
         let life = self
-            .register(client, state, cluster, &hello)
+            .register(client, state, cluster, &hello, true)
             .await?
             .map_err(|source| {
                 let holder = lock::holder(&self.config.target_lock()).ok().flatten();
@@ -382,8 +382,11 @@ impl Supervisor<'_> {
                     source,
                 }
             })?;
-        state.incarnation = incarnation;
-        state.save(&self.config.directory)?;
+        // As a rule it is known: that the node's directory is full, say, then ends nothing.
+        if state.incarnation != incarnation {
+            state.incarnation = incarnation;
+            state.save(&self.config.directory)?;
+        }
         Ok((link, life))
     }
 
@@ -425,8 +428,9 @@ impl Supervisor<'_> {
         state: &State,
         cluster: u128,
         hello: &Hello,
+        is_adopted: bool,
     ) -> Result<Result<Serving, ClientError>, AgentError> {
-        self.disks.new_life(&hello.disks)?;
+        self.disks.new_life(&hello.disks, is_adopted)?;
         let node = state.node_id();
         let found = hello.disks.iter().map(crate::wire::to_wire);
         let request = v1::RegisterRequest {
