@@ -3,7 +3,15 @@
 use std::time::Duration;
 
 /// How long a target that lives may take until it answers: it reads all records of its disks when it starts.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// And for so many of the bounds beyond which requests stand, disks that stand when it starts are reset, all at once, before it
+/// answers without them: for three stages that do not help, the time before the first one, and what it takes to look.
+const STALL_LIMITS: u32 = 5;
+
+/// In what time a target that lives is to answer whose disks' requests stand beyond this bound.
+pub(crate) fn answer_limit(stall_limit: Option<Duration>) -> Duration {
+    ANSWER_LIMIT.saturating_add(stall_limit.unwrap_or_default().saturating_mul(STALL_LIMITS))
+}
 /// How long a disk of a node that is just being started may be in use elsewhere.
 pub(crate) const DISK_LIMIT: Duration = Duration::from_secs(10);
 /// How long a target waits to be started for a disk that its node has had and that is not there.
@@ -50,6 +58,8 @@ pub(crate) struct Seen {
     pub(crate) disk: bool,
     /// For how long no target has answered.
     pub(crate) since: Duration,
+    /// How long that may last, see [`answer_limit`].
+    pub(crate) answer_limit: Duration,
     /// The agent has served no life yet: somebody waits for it to say what is wrong.
     pub(crate) is_first: bool,
 }
@@ -70,7 +80,7 @@ pub(crate) enum Step {
 /// The next step while no target answers.
 pub(crate) fn next(seen: Seen) -> Step {
     if seen.process {
-        if seen.since < ANSWER_LIMIT {
+        if seen.since < seen.answer_limit {
             Step::Wait
         } else {
             Step::EndProcess
@@ -135,8 +145,24 @@ mod tests {
             process,
             disk,
             since,
+            answer_limit: answer_limit(None),
             is_first,
         }
+    }
+
+    #[test]
+    fn a_target_whose_disks_stand_is_not_ended_before_it_has_left_them_out() {
+        let stall_limit = Duration::from_secs(60);
+        let seen = |since| Seen {
+            since,
+            answer_limit: answer_limit(Some(stall_limit)),
+            ..seen(true, true, 0, false)
+        };
+        // Each stage gets one of them, and one more passes before the first.
+        assert_eq!(next(seen(4 * stall_limit + ANSWER_LIMIT)), Step::Wait);
+        assert_eq!(next(seen(5 * stall_limit + ANSWER_LIMIT)), Step::EndProcess);
+        // A bound that means never.
+        assert_eq!(answer_limit(Some(Duration::MAX)), Duration::MAX);
     }
 
     #[test]

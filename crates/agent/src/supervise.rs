@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::disks::Disks;
 use crate::link::{self, Hello, Link};
-use crate::lock::{self, LifeLock, LockError};
+use crate::lock::{self, LIFE_LOCK_VARIABLE, LifeLock, LockError};
 use crate::masters::{Ending, Life, Serving, serve};
 use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
@@ -326,6 +326,7 @@ impl Supervisor<'_> {
                 process: process.is_some(),
                 disk: disk.is_some(),
                 since: began.elapsed(),
+                answer_limit: policy::answer_limit(self.config.stall_limit),
                 is_first,
             });
             match (step, disk) {
@@ -488,6 +489,7 @@ impl Supervisor<'_> {
                     .flat_map(|address| ["--metrics".to_owned(), address.to_string()]),
             )
             .env(TRUSTED_VARIABLE, self.disks.trusted.list())
+            .env(LIFE_LOCK_VARIABLE, "")
             .stdin(held.to_child()?)
             .stdout(Stdio::null())
             .stderr(file)
@@ -505,7 +507,7 @@ impl Supervisor<'_> {
     /// Waits until the target that was just started says who it is.
     async fn answer(&mut self) -> Result<(Link, Hello), AgentError> {
         let socket = self.config.socket();
-        let deadline = Instant::now() + policy::ANSWER_LIMIT;
+        let (began, limit) = (Instant::now(), policy::answer_limit(self.config.stall_limit));
         loop {
             if let Some(found) = link::connect(&socket).await {
                 return Ok(found);
@@ -518,9 +520,7 @@ impl Supervisor<'_> {
                     format!("it ended with {status}: {last}")
                 }
                 Some(Err(error)) => error.to_string(),
-                _ if Instant::now() >= deadline => {
-                    format!("it did not answer within {:?}", policy::ANSWER_LIMIT)
-                }
+                _ if began.elapsed() >= limit => format!("it did not answer within {limit:?}"),
                 _ => {
                     sleep(POLL).await;
                     continue;
@@ -539,6 +539,11 @@ impl Supervisor<'_> {
     /// The same; it is killed if it has not ended by itself in that time.
     async fn end_within(&mut self, limit: Duration) -> Result<(), AgentError> {
         let path = self.config.target_lock();
+        let is_nameless = lock::holder(&path)?.is_some_and(|holder| holder.process.is_none());
+        if let Some(child) = self.child.as_mut().filter(|_| is_nameless) {
+            // Nobody could write its number down, for want of room, say: it cannot be found by that.
+            drop(child.start_kill());
+        }
         let ended = tokio::task::spawn_blocking(move || lock::end(&path, limit)).await;
         match ended {
             Ok(Ok(true)) => {}

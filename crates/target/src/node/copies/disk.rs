@@ -129,14 +129,18 @@ impl DiskError {
                     rustix::io::Errno::IO,
                     rustix::io::Errno::NXIO,
                     rustix::io::Errno::NODEV,
+                    rustix::io::Errno::NOMEDIUM,
                 ];
                 source
                     .raw_os_error()
                     .is_some_and(|raw| broken.iter().any(|errno| errno.raw_os_error() == raw))
             }
+            // What its node had on it was more than it has now.
+            Self::Device(bdev::OpenError::Empty { .. }) => true,
             Self::Open { source, .. } => matches!(
                 source,
                 blobstore::OpenError::Superblocks(_)
+                    | blobstore::OpenError::Shrunk { .. }
                     | blobstore::OpenError::Table { .. }
                     | blobstore::OpenError::Io(_)
             ),
@@ -153,7 +157,7 @@ impl DiskError {
 pub(in crate::node) struct Disk {
     pub(in crate::node) uuid: u128,
     pub(in crate::node) path: PathBuf,
-    pub(super) store: Blobstore,
+    pub(in crate::node) store: Blobstore,
     /// Copies whose records have changed, each once.
     pub(super) noted: RefCell<Vec<ChunkId>>,
     pub(super) changed: Notify,
