@@ -284,6 +284,12 @@ impl Disks {
         let known = self.in_service(configured).into_iter().filter(had);
         let (there, missing): (Vec<Disk>, Vec<Disk>) = known.partition(|disk| is_there(&disk.path));
         if there.len() < missing.len() {
+            let missing: Vec<&PathBuf> = missing.iter().map(|disk| &disk.path).collect();
+            tracing::warn!(
+                ?missing,
+                "most disks of this node are not there: mount their file systems or plug them in; for a new disk in the place of one, \
+                 make its file first (\"truncate -s SIZE PATH\")"
+            );
             return Vec::new();
         }
         missing.into_iter().map(|disk| disk.path).collect()
@@ -315,7 +321,11 @@ impl Disks {
                 return self.save();
             }
             if waited < MISSING_POLL {
-                tracing::warn!(?missing, "disks of this node are not there: waiting for them");
+                tracing::warn!(
+                    ?missing,
+                    "disks of this node are not there: waited for; for a new disk in the place of one, make its file first (\"truncate \
+                     -s SIZE PATH\")"
+                );
             }
             tokio::time::sleep(MISSING_POLL).await;
         }
