@@ -4,13 +4,15 @@ use std::time::Duration;
 
 /// How long a target that lives may take until it answers: it reads all records of its disks when it starts.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// And for so many of the bounds beyond which requests stand, disks that stand when it starts are reset, all at once, before it
-/// answers without them: for three stages that do not help, the time before the first one, and what it takes to look.
+/// And for so many of the bounds beyond which requests stand, each disk that stands when it starts is reset, one after the other,
+/// before it answers without them: for three stages that do not help, the time before the first one, and what it takes to look.
 const STALL_LIMITS: u32 = 5;
 
-/// In what time a target that lives is to answer whose disks' requests stand beyond this bound.
-pub(crate) fn answer_limit(stall_limit: Option<Duration>) -> Duration {
-    ANSWER_LIMIT.saturating_add(stall_limit.unwrap_or_default().saturating_mul(STALL_LIMITS))
+/// In what time a target that lives is to answer which has so many disks, whose requests stand beyond this bound.
+pub(crate) fn answer_limit(stall_limit: Option<Duration>, disks: usize) -> Duration {
+    let disks = u32::try_from(disks).unwrap_or(u32::MAX);
+    let each = stall_limit.unwrap_or_default().saturating_mul(STALL_LIMITS);
+    ANSWER_LIMIT.saturating_add(each.saturating_mul(disks))
 }
 /// How long a disk of a node that is just being started may be in use elsewhere.
 pub(crate) const DISK_LIMIT: Duration = Duration::from_secs(10);
@@ -21,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A life this long was a good one.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
-/// A target says how its disks are every five seconds: what has said nothing for so long stands still, and holds up those whose
+/// A target says how its disks are every five seconds ([`agentlink::DISKS_INTERVAL`]): what has said nothing for so long stands still, and holds up those whose
 /// writes it orders.
 pub(crate) const SILENT_LIMIT: Duration = Duration::from_secs(16);
 
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn several_words_fit_into_the_silence_that_is_too_long() {
         // However seldom the engine beats: a single step never is the whole of it.
-        let words = Duration::from_secs(5);
+        let words = agentlink::DISKS_INTERVAL;
         assert!(SILENCE_STEP < words && words * 3 < SILENT_LIMIT);
     }
 
@@ -145,7 +147,7 @@ mod tests {
             process,
             disk,
             since,
-            answer_limit: answer_limit(None),
+            answer_limit: answer_limit(None, 2),
             is_first,
         }
     }
@@ -155,14 +157,14 @@ mod tests {
         let stall_limit = Duration::from_secs(60);
         let seen = |since| Seen {
             since,
-            answer_limit: answer_limit(Some(stall_limit)),
+            answer_limit: answer_limit(Some(stall_limit), 3),
             ..seen(true, true, 0, false)
         };
-        // Each stage gets one of them, and one more passes before the first.
-        assert_eq!(next(seen(4 * stall_limit + ANSWER_LIMIT)), Step::Wait);
-        assert_eq!(next(seen(5 * stall_limit + ANSWER_LIMIT)), Step::EndProcess);
+        // Each stage of each disk gets one of them, and one more passes before the first.
+        assert_eq!(next(seen(3 * 4 * stall_limit + ANSWER_LIMIT)), Step::Wait);
+        assert_eq!(next(seen(3 * 5 * stall_limit + ANSWER_LIMIT)), Step::EndProcess);
         // A bound that means never.
-        assert_eq!(answer_limit(Some(Duration::MAX)), Duration::MAX);
+        assert_eq!(answer_limit(Some(Duration::MAX), 2), Duration::MAX);
     }
 
     #[test]

@@ -326,7 +326,7 @@ impl Supervisor<'_> {
                 process: process.is_some(),
                 disk: disk.is_some(),
                 since: began.elapsed(),
-                answer_limit: policy::answer_limit(self.config.stall_limit),
+                answer_limit: self.answer_limit(),
                 is_first,
             });
             match (step, disk) {
@@ -504,10 +504,15 @@ impl Supervisor<'_> {
         id.map_or(Ok(()), |id| Ok(held.record(id)?))
     }
 
+    /// In what time a target answers that lives.
+    fn answer_limit(&self) -> Duration {
+        policy::answer_limit(self.config.stall_limit, self.config.disks.len())
+    }
+
     /// Waits until the target that was just started says who it is.
     async fn answer(&mut self) -> Result<(Link, Hello), AgentError> {
         let socket = self.config.socket();
-        let (began, limit) = (Instant::now(), policy::answer_limit(self.config.stall_limit));
+        let (began, limit) = (Instant::now(), self.answer_limit());
         loop {
             if let Some(found) = link::connect(&socket).await {
                 return Ok(found);

@@ -65,19 +65,6 @@ pub enum OpenError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// There is nothing of it, as of a disk that has lost its medium.
-    #[error(
-        "cannot use {path} as a block device: it holds {length_bytes} bytes, less than a block of {block_bytes}; name a size to \
-         create it with, such as PATH:64GiB"
-    )]
-    Empty {
-        /// What was to be opened.
-        path: String,
-        /// What it holds.
-        length_bytes: u64,
-        /// Of a block.
-        block_bytes: u32,
-    },
     /// The device cannot be used as asked.
     #[error("cannot use {path} as a block device: {why}; {remedy}")]
     Unusable {

@@ -128,11 +128,11 @@ impl FileDevice {
         }
         let blocks = length / u64::from(options.block_bytes);
         if blocks == 0 {
-            return Err(OpenError::Empty {
-                path: name(),
-                length_bytes: length,
-                block_bytes: options.block_bytes,
-            });
+            let why = format!(
+                "it holds {length} bytes, less than a block of {}",
+                options.block_bytes
+            );
+            return Err(unusable(why, "name a size to create it with, such as PATH:64GiB"));
         }
         let geometry = Geometry {
             block_bytes: options.block_bytes,

@@ -339,7 +339,7 @@ impl Devices {
 fn open_failed(error: &OpenError) -> RpcError {
     let number = match error {
         OpenError::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-        OpenError::Empty { .. } | OpenError::Unusable { .. } => libc::EINVAL,
+        OpenError::Unusable { .. } => libc::EINVAL,
     };
     RpcError::errno(number, error.to_string())
 }

@@ -91,8 +91,7 @@ impl Copy {
 
 /// What a blob of a disk is found to be.
 enum Found {
-    /// A copy, on a disk whose number is not known yet.
-    Copy(ChunkId, Box<Copy>),
+    Copy(ChunkId, Rc<Copy>),
     /// Its record cannot be read. The node starts without it: its other copies are as good as ever.
     Damaged(ChunkId, DiskError),
     /// A copy as it was once: its name, and whether it has a note.
@@ -116,23 +115,29 @@ impl Copies {
         let mut failed = None;
         // Of several disks, one that is broken does not hold up the others, if anybody is told of it.
         let may_do_without = care.is_some() && configured.len() > 1;
-        // All at once: each disk that stands takes its time until it is left out.
-        let opening: Vec<_> = configured
-            .iter()
-            .map(|disk| {
-                let (disk, care) = (disk.clone(), care.cloned());
-                reactor::spawn(async move { open_disk(cluster, &disk, care.as_ref()).await })
-            })
-            .collect();
-        for (disk, opening) in configured.iter().zip(opening) {
-            let opened = opening.await.expect("nobody aborts it");
-            let index = disks.len();
-            let (mut opened, found, journal) = match opened {
-                Ok(Ok(opened)) => opened,
+        for disk in configured {
+            let opened = match disk::open(cluster, disk, care).await {
+                Ok(Ok(opened)) => Ok(opened),
                 Ok(Err(left)) => {
                     left_out.push(left);
                     continue;
                 }
+                Err(error) => Err(error),
+            };
+            let index = disks.len();
+            let found = match opened {
+                Ok(opened) => match opened.guard.unless_it_stands(find_copies(&opened, index)).await {
+                    Some(Ok(found)) => Ok((opened, found)),
+                    Some(Err(error)) => Err(error),
+                    None => {
+                        left_out.push(opened.guard.left_out(&opened.path));
+                        continue;
+                    }
+                },
+                Err(error) => Err(error),
+            };
+            let (mut opened, (found, journal)) = match found {
+                Ok(found) => found,
                 Err(error) if may_do_without && error.is_of_a_broken_disk() => {
                     tracing::error!(path = %Path::display(&disk.path), %error, "a disk is left out");
                     let (path, why) = (disk.path.clone(), error.to_string());
@@ -146,13 +151,10 @@ impl Copies {
             opened.is_trusted = disk.trust.covers(opened.uuid);
             for (blob, found) in found {
                 match found {
-                    Found::Copy(chunk, mut copy) => {
-                        copy.disk = index;
-                        let copy: Rc<Copy> = copy.into();
-                        if !opened.is_trusted {
-                            doubtful.insert((chunk, index), copy);
-                            continue;
-                        }
+                    Found::Copy(chunk, copy) if !opened.is_trusted => {
+                        doubtful.insert((chunk, index), copy);
+                    }
+                    Found::Copy(chunk, copy) => {
                         let known = copies.remove(&chunk);
                         let (newer, older) = doubtful::newer_of(copy, known);
                         doubtful.extend(older.map(|older| ((chunk, older.disk), older)));
@@ -612,28 +614,11 @@ pub(super) fn copy_of(
     }
 }
 
-/// A disk, what the blobs on it are, and its journal.
-type OpenedDisk = (Disk, Vec<(BlobId, Found)>, Option<Journal>);
-
-/// Opens a disk and finds what is on it. Says that it is left out if its requests stand meanwhile, and no reset helps.
-async fn open_disk(
-    cluster: ClusterId,
-    disk: &DiskConfig,
-    care: Option<&DiskCare>,
-) -> Result<Result<OpenedDisk, LeftOut>, DiskError> {
-    let opened = match disk::open(cluster, disk, care).await? {
-        Ok(opened) => opened,
-        Err(left) => return Ok(Err(left)),
-    };
-    let Some(found) = opened.guard.unless_it_stands(find_copies(&opened)).await else {
-        return Ok(Err(opened.guard.left_out(&opened.path)));
-    };
-    let (found, journal) = found?;
-    Ok(Ok((opened, found, journal)))
-}
-
 /// What the blobs of a disk are, and its journal.
-async fn find_copies(disk: &Disk) -> Result<(Vec<(BlobId, Found)>, Option<Journal>), DiskError> {
+async fn find_copies(
+    disk: &Disk,
+    index: usize,
+) -> Result<(Vec<(BlobId, Found)>, Option<Journal>), DiskError> {
     let (store, mut found) = (&disk.store, Vec::new());
     let is_journal = |id: &BlobId| {
         store
@@ -649,7 +634,7 @@ async fn find_copies(disk: &Disk) -> Result<(Vec<(BlobId, Found)>, Option<Journa
         None => (None, Contents::default()),
     };
     for blob in store.blobs().into_iter().filter(|blob| Some(*blob) != journal) {
-        found.push((blob, open_copy(disk, blob, &contents).await?));
+        found.push((blob, open_copy(disk, index, blob, &contents).await?));
     }
     let is_in_journal =
         |(_, found): &(BlobId, Found)| matches!(found, Found::Copy(_, copy) if copy.is_in_journal.get());
@@ -675,7 +660,7 @@ async fn find_copies(disk: &Disk) -> Result<(Vec<(BlobId, Found)>, Option<Journa
     Ok((found, journal))
 }
 
-async fn open_copy(disk: &Disk, id: BlobId, journal: &Contents) -> Result<Found, DiskError> {
+async fn open_copy(disk: &Disk, index: usize, id: BlobId, journal: &Contents) -> Result<Found, DiskError> {
     let unreadable = |why: String| DiskError::Record {
         path: disk.path.display().to_string(),
         blob: id.0,
@@ -698,12 +683,11 @@ async fn open_copy(disk: &Disk, id: BlobId, journal: &Contents) -> Result<Found,
             let may_lack_marks = slot.may_lack_marks(journal);
             let has_marks = slot.take_marks(journal, id);
             let (is_journaled, has_sums) = (slot.kind.is_journaled, slot.has_sums());
-            // Which number its disk gets is seen when all of them are open.
-            let copy = copy_of(&blob, usize::MAX, slot.record, slot.generation, has_sums);
+            let copy = copy_of(&blob, index, slot.record, slot.generation, has_sums);
             copy.is_journaled.set(is_journaled);
             copy.is_in_journal.set(has_marks);
             copy.is_due_whole.set(may_lack_marks || journal.is_doubtful);
-            Found::Copy(chunk, Box::new(copy))
+            Found::Copy(chunk, Rc::new(copy))
         }
         Err(why) => Found::Damaged(chunk, unreadable(why)),
     })

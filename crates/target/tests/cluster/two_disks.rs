@@ -270,30 +270,29 @@ fn a_broken_disk_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn nor_does_one_that_has_become_smaller_or_has_nothing_left() {
+fn one_that_is_smaller_than_it_was_or_empty_is_most_likely_another_and_refused() {
     let mut machine = Machine::new();
     machine.live(&[1, 2], Does::Makes(2, 5));
     for length_bytes in [16 << 20, 0] {
         machine.device(1).set_length_bytes(length_bytes);
         // As a node names a disk that it has had: it is not made anew.
-        assert_eq!(machine.start_as_had(&[1, 2]), Ok(vec![2]), "{length_bytes} bytes");
-        let alone = machine.start_as_had(&[1]).unwrap_err();
-        assert!(alone.contains("/disk1"), "{alone}");
+        let refused = machine.start_as_had(&[1, 2]).unwrap_err();
+        assert!(refused.contains("/disk1"), "{length_bytes} bytes: {refused}");
     }
     assert_eq!(machine.found(&[2]), [(2, 5)]);
 }
 
 #[test]
-fn disks_that_stand_are_left_out_in_the_time_of_one() {
+fn behind_a_disk_that_is_refused_nothing_is_made() {
     let mut machine = Machine::new();
-    machine.live(&[1, 2, 3], Does::Nothing);
-    let long = Duration::from_secs(1000);
-    for which in [1, 2] {
-        machine.device(which).set_latency(long, long);
-    }
-    let disks = vec![disk(1), disk(2), disk(3)];
-    // As long as the engine waits, beside what it takes to read the others.
-    assert_eq!(machine.start_within(5 * STALL_LIMIT, disks), Ok(vec![3]));
+    machine.live(&[1], Does::Nothing);
+    machine.device(1).set_length_bytes(0);
+    let had = DiskConfig {
+        size: None,
+        ..disk(1)
+    };
+    assert!(machine.start_within(STALL_LIMIT, vec![had, disk(2)]).is_err());
+    assert!(machine.start_as_had(&[2]).is_err(), "it was not made");
 }
 
 #[test]

@@ -129,18 +129,14 @@ impl DiskError {
                     rustix::io::Errno::IO,
                     rustix::io::Errno::NXIO,
                     rustix::io::Errno::NODEV,
-                    rustix::io::Errno::NOMEDIUM,
                 ];
                 source
                     .raw_os_error()
                     .is_some_and(|raw| broken.iter().any(|errno| errno.raw_os_error() == raw))
             }
-            // What its node had on it was more than it has now.
-            Self::Device(bdev::OpenError::Empty { .. }) => true,
             Self::Open { source, .. } => matches!(
                 source,
                 blobstore::OpenError::Superblocks(_)
-                    | blobstore::OpenError::Shrunk { .. }
                     | blobstore::OpenError::Table { .. }
                     | blobstore::OpenError::Io(_)
             ),
