@@ -6,12 +6,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agentlink::DiskHealth;
 use proto::v1;
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::health::{Decision, Troubles};
 use crate::state::{StateError, replace};
 use crate::trust::Trusted;
-use crate::{Disk, proof};
+use crate::{Disk, lock, proof};
 
 /// How often it is looked whether a disk that was missing is there.
 const MISSING_POLL: Duration = Duration::from_millis(250);
@@ -30,6 +32,9 @@ struct Entry {
     /// Since when, by this machine's clock.
     #[serde(default)]
     since_unix_ms: u64,
+    /// It is out of service since nothing was at its path, and no life has begun since: it may have another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    was_missing: bool,
 }
 
 impl Entry {
@@ -41,16 +46,25 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     disk: Vec<Entry>,
 }
 
-/// Whether there is a file or device of this path; if that cannot be found out, too.
+/// Why the file or device of this path cannot be used: it is not there, or not to be written; none if that cannot be found out, too.
+/// Opens nothing: who watches devices would look at one that is closed after it was open for writing.
+fn absence(path: &Path) -> Option<Errno> {
+    let wanted = Access::READ_OK | Access::WRITE_OK;
+    let found = rustix::fs::accessat(rustix::fs::CWD, path, wanted, AtFlags::EACCESS);
+    found
+        .err()
+        .filter(|errno| [Errno::NOENT, Errno::ROFS, Errno::ACCESS].contains(errno))
+}
+
 fn is_there(path: &Path) -> bool {
-    path.try_exists().unwrap_or(true)
+    absence(path).is_none()
 }
 
 /// See the module.
@@ -62,8 +76,8 @@ pub(crate) struct Disks {
     is_unsaved: bool,
     pub(crate) trusted: Trusted,
     troubles: Troubles,
-    /// Where there was no disk when the life that is about to begin was begun.
-    missing: BTreeSet<String>,
+    /// Where there are to be disks.
+    configured: BTreeSet<String>,
 }
 
 impl Disks {
@@ -82,12 +96,11 @@ impl Disks {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::default(),
             Err(source) => return Err(StateError::File { path, source }),
         };
-        let is_configured = |path: &str| {
-            configured
-                .iter()
-                .any(|disk| disk.path.display().to_string() == path)
-        };
-        file.disk.retain(|entry| is_configured(&entry.path));
+        let configured = configured.iter().map(|disk| disk.path.display().to_string());
+        let configured: BTreeSet<String> = configured.collect();
+        // One that is out of service may have another name now, by which it must not come back.
+        file.disk
+            .retain(|entry| configured.contains(&entry.path) || entry.out_of_service.is_some());
         let in_service = file.disk.iter().filter(|entry| entry.out_of_service.is_none());
         let trusted = Trusted::load(directory, in_service.map(|entry| entry.uuid.clone()))?;
         Ok(Self {
@@ -96,7 +109,7 @@ impl Disks {
             file,
             is_unsaved: false,
             troubles: Troubles::default(),
-            missing: BTreeSet::new(),
+            configured,
         })
     }
 
@@ -123,9 +136,19 @@ impl Disks {
         self.trusted.save_again();
     }
 
-    /// Whether everything that was decided of the disks holds for the next engine, too.
-    pub(crate) fn is_saved(&self) -> bool {
-        !self.is_unsaved
+    /// Whether something can be saved now, so that another life could begin; what was decided of the disks is, then.
+    pub(crate) fn can_be_saved(&mut self) -> bool {
+        let is_known = self.is_unsaved;
+        let Err(error) = self.save() else { return true };
+        if !is_known {
+            tracing::warn!(%error, "the target is to be ended for a disk, but no other could be started while nothing can be saved: it serves on");
+        }
+        false
+    }
+
+    /// An entry is kept only to know a disk again that is out of service, and that this node is not told to have any more.
+    fn is_gone(&self, entry: &Entry) -> bool {
+        entry.out_of_service.is_some() && !self.configured.contains(&entry.path)
     }
 
     fn entry(&self, path: &str) -> Option<&Entry> {
@@ -175,21 +198,24 @@ impl Disks {
                 );
                 if let Some(there) = there {
                     entries[there].path.clone_from(&from);
-                    if self.missing.contains(&from) {
+                    if entries[at].was_missing {
                         // It is not this one that was not there.
                         let [moved, other] = entries
                             .get_disjoint_mut([at, there])
                             .expect("they have different paths");
                         std::mem::swap(&mut moved.out_of_service, &mut other.out_of_service);
                         std::mem::swap(&mut moved.since_unix_ms, &mut other.since_unix_ms);
+                        std::mem::swap(&mut moved.was_missing, &mut other.was_missing);
                     }
-                } else if self.missing.contains(&from) {
-                    entries[at].out_of_service = None;
+                } else if entries[at].was_missing {
+                    (entries[at].out_of_service, entries[at].was_missing) = (None, false);
                 }
                 self.troubles.swap(&from, &disk.path);
             }
         }
-        self.missing.clear();
+        for entry in &mut self.file.disk {
+            changed |= std::mem::take(&mut entry.was_missing);
+        }
         changed
     }
 
@@ -205,7 +231,7 @@ impl Disks {
 
     /// A life of the target begins, with these disks; or one is adopted that has begun under another engine.
     pub(crate) fn new_life(&mut self, found: &[agentlink::Disk], is_adopted: bool) -> Result<(), StateError> {
-        let mut changed = self.follow(found);
+        self.is_unsaved |= self.follow(found);
         match is_adopted {
             true => self.troubles.adopt(),
             false => self.troubles.new_life(Instant::now(), found),
@@ -218,7 +244,7 @@ impl Disks {
                 Some(entry) if entry.uuid == uuid && entry.capacity_bytes == capacity_bytes => {}
                 Some(entry) => {
                     (entry.uuid, entry.capacity_bytes) = (uuid, capacity_bytes);
-                    changed = true;
+                    self.is_unsaved = true;
                 }
                 None => {
                     self.file.disk.push(Entry {
@@ -227,12 +253,13 @@ impl Disks {
                         capacity_bytes,
                         out_of_service: None,
                         since_unix_ms: 0,
+                        was_missing: false,
                     });
-                    changed = true;
+                    self.is_unsaved = true;
                 }
             }
         }
-        if changed || self.is_unsaved {
+        if self.is_unsaved {
             return self.save();
         }
         Ok(())
@@ -241,6 +268,7 @@ impl Disks {
     /// The target says how its disks are. Those that are put out of service now are so durably, or as soon as that can be.
     pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Decision {
         let mut decision = self.troubles.note(Instant::now(), health);
+        self.spare_a_life(health, &mut decision);
         // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
         decision.out.retain(|(path, why)| match self.entry(path) {
             Some(entry) => entry.out_of_service.is_none(),
@@ -258,6 +286,28 @@ impl Disks {
             self.save_or_warn();
         }
         decision
+    }
+
+    /// Another process is of no use to a disk whose store has stopped and that cannot be opened any more: none would start. It is put out
+    /// of service at once, unless there is no other.
+    fn spare_a_life(&self, health: &[DiskHealth], decision: &mut Decision) {
+        for path in std::mem::take(&mut decision.stopped) {
+            let serves = |disk: &DiskHealth| {
+                let is_leaving = decision.out.iter().any(|(out, _)| *out == disk.path);
+                disk.path != path && disk.left_out.is_none() && !is_leaving && !self.is_out(&disk.path)
+            };
+            if self.is_out(&path) || !health.iter().any(serves) {
+                continue;
+            }
+            let opened = std::fs::File::options().read(true).write(true).open(&path);
+            if let Err(error) = opened {
+                decision.restart.take_if(|(restart, _)| *restart == path);
+                let why = format!(
+                    "a write or flush of its metadata failed, and it cannot be opened any more: {error}"
+                );
+                decision.out.push((path, why));
+            }
+        }
     }
 
     /// Puts disks out of service, and says why.
@@ -310,14 +360,21 @@ impl Disks {
                 return Ok(());
             }
             if waited >= limit {
-                let why = format!(
-                    "it was not there when the node started, for {} s",
-                    waited.as_secs()
-                );
-                let missing = missing.iter().map(|path| path.display().to_string());
-                let out: Vec<_> = missing.map(|path| (path, why.clone())).collect();
+                let out = missing.iter().map(|path| {
+                    let what = match absence(path) {
+                        Some(errno) if errno != Errno::NOENT => {
+                            format!("could not be opened for writing ({errno})")
+                        }
+                        _ => "was not there".to_owned(),
+                    };
+                    let why = format!("it {what} when the node started, for {} s", waited.as_secs());
+                    (path.display().to_string(), why)
+                });
+                let out: Vec<_> = out.collect();
                 self.put_out(&out);
-                self.missing.extend(out.into_iter().map(|(path, _)| path));
+                for entry in &mut self.file.disk {
+                    entry.was_missing |= out.iter().any(|(path, _)| *path == entry.path);
+                }
                 return self.save();
             }
             if waited < MISSING_POLL {
@@ -333,27 +390,47 @@ impl Disks {
 
     /// Puts these disks back in service; true if any was not. Asked again and again, as long as one of them is not.
     pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> bool {
-        let mut restored = Vec::new();
-        for entry in &mut self.file.disk {
-            if entry.out_of_service.is_none() || !uuids.contains(&entry.uuid()) {
-                continue;
-            }
+        let wanted = |entry: &&Entry| {
             // One that is not there is put back when it is, and one to which requests are under way still when these have ended: no life
-            // begins before, and the target's other disks are not to be held up by that.
+            // begins before, and the target's other disks are not to be held up by that. If it is this life's target that has left it
+            // out and holds it, its end is what may help.
             let path = Path::new(&entry.path);
-            if is_there(path) && !proof::is_in_use(path) {
-                entry.out_of_service = None;
-                restored.push(entry.path.clone());
+            let waits = || proof::is_in_use(path) && !self.is_held_by_target(path);
+            entry.out_of_service.is_some()
+                && uuids.contains(&entry.uuid())
+                && !self.is_gone(entry)
+                && is_there(path)
+                && !waits()
+        };
+        let restored = self.file.disk.iter().filter(wanted);
+        let restored: BTreeSet<String> = restored.map(|entry| entry.path.clone()).collect();
+        if restored.is_empty() {
+            return false;
+        }
+        let before = self.file.clone();
+        for entry in &mut self.file.disk {
+            if restored.contains(&entry.path) {
+                (entry.out_of_service, entry.was_missing) = (None, false);
             }
+        }
+        if let Err(error) = self.save() {
+            // Whoever hears that it is back must find it so after this engine's end.
+            self.file = before;
+            tracing::warn!(%error, ?restored, "disks are not put back in service before that can be saved");
+            return false;
         }
         for path in &restored {
             tracing::warn!(path, "a disk is put back in service");
             self.troubles.forget(path);
         }
-        if !restored.is_empty() {
-            self.save_or_warn();
-        }
-        !restored.is_empty()
+        true
+    }
+
+    /// Whether the lock of this disk is that of the target that serves now.
+    fn is_held_by_target(&self, path: &Path) -> bool {
+        let holder = lock::holder(&crate::target_lock(&self.directory)).ok().flatten();
+        let process = holder.and_then(|holder| holder.process);
+        process.is_some_and(|process| proof::is_locked_by(path, process))
     }
 
     /// The disks that the target does not serve, as the masters know them: they stay the node's. Most are out of service; one that
@@ -365,6 +442,7 @@ impl Disks {
                 .any(|disk| disk.uuid.to_be_bytes()[..] == entry.uuid()[..])
         };
         let absent = self.file.disk.iter().filter(is_absent);
+        let absent = absent.filter(|entry| !self.is_gone(entry));
         let described = absent.map(|entry| v1::Disk {
             uuid: entry.uuid(),
             capacity_bytes: entry.capacity_bytes,
@@ -376,7 +454,8 @@ impl Disks {
 
     /// What the masters are told of the disks.
     pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
-        let (now, troubles) = (Instant::now(), &mut self.troubles);
+        let mut troubles = std::mem::take(&mut self.troubles);
+        let now = Instant::now();
         let report = |entry: &Entry| {
             let standing = troubles.standing(now, &entry.path);
             let (state, why) = match (&entry.out_of_service, standing.why) {
@@ -397,228 +476,12 @@ impl Disks {
                 resetting: standing.resetting,
             }
         };
-        self.file.disk.iter().map(report).collect()
+        let known = self.file.disk.iter().filter(|entry| !self.is_gone(entry));
+        let reports = known.map(report).collect();
+        self.troubles = troubles;
+        reports
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn disk(path: &str, uuid: u128) -> agentlink::Disk {
-        agentlink::Disk {
-            uuid,
-            path: path.to_owned(),
-            capacity_bytes: 1 << 30,
-            free_bytes: 1 << 20,
-        }
-    }
-
-    fn left_out(path: &str) -> DiskHealth {
-        DiskHealth {
-            path: path.to_owned(),
-            left_out: Some("it stands".to_owned()),
-            ..DiskHealth::default()
-        }
-    }
-
-    #[test]
-    fn what_is_out_of_service_stays_so_until_it_is_put_back() {
-        let directory = tempfile::tempdir().unwrap();
-        let (a, b) = (directory.path().join("a"), directory.path().join("b"));
-        let configured = [&a, &b].map(|path| Disk {
-            path: path.clone(),
-            size: None,
-        });
-        let (plain_a, plain_b) = (a.display().to_string(), b.display().to_string());
-        let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        disks
-            .new_life(&[disk(&plain_a, 1), disk(&plain_b, 2)], false)
-            .unwrap();
-        let decision = disks.note(&[left_out(&plain_b), left_out("/never-seen")]);
-        assert_eq!(decision.out, [(plain_b.clone(), "it stands".to_owned())]);
-        // Once is enough.
-        assert!(disks.note(&[left_out(&plain_b)]).out.is_empty());
-
-        let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        let states: Vec<_> = disks.reports().iter().map(|report| report.state()).collect();
-        assert_eq!(states, [v1::DiskState::Ok, v1::DiskState::OutOfService]);
-        let absent = disks.absent(&[disk(&plain_a, 1)]);
-        assert_eq!(absent.len(), 1);
-        assert_eq!(
-            (&absent[0].uuid[..], absent[0].capacity_bytes),
-            (&2u128.to_be_bytes()[..], 1 << 30)
-        );
-        assert!(disks.is_out(&plain_b) && !disks.is_out(&plain_a));
-
-        assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()]));
-        // One that is not there is waited for.
-        assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]));
-        std::fs::write(&b, "").unwrap();
-        // Nor is one put back to which a request is under way still: no life would begin.
-        let request = std::fs::File::open(&b).unwrap();
-        request.try_lock().unwrap();
-        assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]));
-        drop(request);
-        assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]));
-        let disks = Disks::load(directory.path(), &configured).unwrap();
-        assert!(!disks.is_out(&plain_b));
-    }
-
-    #[tokio::test]
-    async fn what_is_not_there_is_waited_for_and_then_put_out_of_service_unless_it_is_most() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let plain = |name: &str| path(name).display().to_string();
-        let named = |names: &[&str]| {
-            let disk = |name: &&str| Disk {
-                path: path(name),
-                size: None,
-            };
-            names.iter().map(disk).collect::<Vec<Disk>>()
-        };
-        let had = named(&["a", "b", "late", "other"]);
-        let mut disks = Disks::load(directory.path(), &had).unwrap();
-        let found = [("a", 1), ("b", 2), ("late", 3), ("other", 4)];
-        let found = found.map(|(name, uuid)| disk(&plain(name), uuid));
-        disks.new_life(&found, false).unwrap();
-
-        // A machine without most of its disks is no reason to give them up: the target says what is wrong.
-        disks.await_missing(&had, Duration::ZERO).await.unwrap();
-        std::fs::write(path("a"), "").unwrap();
-        disks.await_missing(&had, Duration::ZERO).await.unwrap();
-        assert_eq!(disks.in_service(&had).len(), 4);
-        std::fs::write(path("other"), "").unwrap();
-        let late = path("late");
-        let comes = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            std::fs::write(late, "").unwrap();
-        });
-        // A name that this node never had is left to the target, which refuses it.
-        let now = named(&["a", "b", "late", "other", "mistaken"]);
-        disks.await_missing(&now, Duration::from_secs(2)).await.unwrap();
-        comes.await.unwrap();
-        let left: Vec<PathBuf> = disks.in_service(&now).into_iter().map(|disk| disk.path).collect();
-        assert_eq!(left, ["a", "late", "other", "mistaken"].map(path));
-        let why = disks.reports()[1].why.clone();
-        assert!(why.contains("not there"), "{why}");
-    }
-
-    /// A node that has had the disks 1 and 2 at two paths, and where it has what it keeps; nothing is at these paths.
-    fn with_two_disks() -> (tempfile::TempDir, [Disk; 2], [String; 2], Disks) {
-        let directory = tempfile::tempdir().unwrap();
-        let configured = ["a", "b"].map(|name| Disk {
-            path: directory.path().join(name),
-            size: Some(foundation::ByteCount(1 << 30)),
-        });
-        let plain = [0, 1].map(|at| configured[at].path.display().to_string());
-        let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        disks
-            .new_life(&[disk(&plain[0], 1), disk(&plain[1], 2)], false)
-            .unwrap();
-        (directory, configured, plain, disks)
-    }
-
-    fn uuids(disks: &[v1::Disk]) -> Vec<u128> {
-        let uuid = |disk: &v1::Disk| u128::from_be_bytes(disk.uuid[..].try_into().unwrap());
-        disks.iter().map(uuid).collect()
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_has_the_name_of_one_that_is_gone_is_the_same_as_before() {
-        let (directory, configured, [a, b], mut disks) = with_two_disks();
-        // The first died, and the other one has its name.
-        std::fs::write(&a, "").unwrap();
-        disks.await_missing(&configured, Duration::ZERO).await.unwrap();
-        assert!(disks.is_out(&b));
-        let found = [disk(&a, 2)];
-        disks.new_life(&found, false).unwrap();
-        assert_eq!(disks.used_though_out(&found), None);
-        assert_eq!(uuids(&disks.absent(&found)), [1], "each is named once");
-        for mut disks in [disks, Disks::load(directory.path(), &configured).unwrap()] {
-            let reports = disks.reports();
-            let states: Vec<_> = reports
-                .iter()
-                .map(|report| (&report.uuid[15], report.state()))
-                .collect();
-            assert_eq!(
-                states,
-                [(&1, v1::DiskState::OutOfService), (&2, v1::DiskState::Ok)],
-                "the one that is gone is out of service"
-            );
-            assert!(disks.is_out(&b) && !disks.is_out(&a));
-        }
-    }
-
-    #[test]
-    fn a_disk_stays_out_of_service_at_another_path() {
-        let (_directory, configured, [a, b], mut disks) = with_two_disks();
-        disks.note(&[left_out(&b)]);
-        let found = [disk(&a, 2)];
-        disks.new_life(&found, false).unwrap();
-        assert!(disks.used_though_out(&found).unwrap().contains(&a));
-        // Another life is to do without it, and to use the other one if that is where it was.
-        assert!(disks.is_out(&a) && !disks.is_out(&b));
-        let used: Vec<_> = disks.in_service(&configured);
-        assert_eq!(
-            used.iter().map(|disk| &disk.path).collect::<Vec<_>>(),
-            [Path::new(&b)]
-        );
-        let found = [disk(&b, 1)];
-        disks.new_life(&found, false).unwrap();
-        assert_eq!(disks.used_though_out(&found), None);
-        assert_eq!(uuids(&disks.absent(&found)), [2]);
-    }
-
-    #[test]
-    fn a_disk_that_a_release_before_has_named_twice_is_named_once() {
-        let (_directory, _, [a, b], mut disks) = with_two_disks();
-        disks.file.disk[0].uuid = disks.file.disk[1].uuid.clone();
-        let found = [disk(&a, 2)];
-        disks.new_life(&found, false).unwrap();
-        assert!(disks.absent(&found).is_empty());
-        assert!(disks.entry(&b).is_none());
-    }
-
-    #[test]
-    fn a_disk_that_the_node_has_had_is_not_made_anew() {
-        let (_directory, mut configured, [a, b], disks) = with_two_disks();
-        std::fs::write(&a, "").unwrap();
-        configured[0].path.set_file_name("new");
-        let sizes = |disks: &Disks| {
-            let used = disks.in_service(&configured);
-            used.iter().map(|disk| disk.size.is_some()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(&disks), [true, false]);
-        configured[0].path.set_file_name("a");
-        assert_eq!(disks.missing(&configured), [PathBuf::from(b)]);
-    }
-
-    #[test]
-    fn what_cannot_be_saved_holds_and_is_saved_later() {
-        let (directory, configured, [_, b], mut disks) = with_two_disks();
-        // As where there is no room: the new file cannot be made.
-        let blocked = directory.path().join("disks.toml.new");
-        std::fs::create_dir(&blocked).unwrap();
-        assert_eq!(disks.note(&[left_out(&b)]).out.len(), 1);
-        assert!(disks.is_out(&b) && !disks.is_saved());
-        disks.save_again();
-        assert!(!disks.is_saved());
-        let load = || Disks::load(directory.path(), &configured).unwrap();
-        assert!(!load().is_out(&b));
-        std::fs::remove_dir(blocked).unwrap();
-        disks.save_again();
-        assert!(disks.is_saved() && load().is_out(&b));
-    }
-
-    #[test]
-    fn a_file_that_is_none_is_refused_by_name() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("disks.toml"), "disk = 3").unwrap();
-        let error = Disks::load(directory.path(), &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("disks.toml") && error.contains("put back in service"),
-            "{error}"
-        );
-    }
-}
+mod tests;

@@ -61,6 +61,8 @@ pub(crate) struct Decision {
     pub(crate) out: Vec<(String, String)>,
     /// A disk that only a new process may help, and why, for people.
     pub(crate) restart: Option<(String, &'static str)>,
+    /// Disks whose stores have stopped: another process is to open them.
+    pub(crate) stopped: Vec<String>,
 }
 
 /// What is known of one disk.
@@ -70,6 +72,10 @@ struct Known {
     last: DiskHealth,
     troubles: VecDeque<Instant>,
     failures_counted: Option<Instant>,
+    /// They were so in this life.
+    is_failure_of_this_life: bool,
+    /// Its store has stopped in this life, which counts once.
+    has_stopped: bool,
     /// Over all lives.
     resets: [u64; 4],
     failures: u64,
@@ -81,6 +87,11 @@ struct Known {
     restarting: Option<Instant>,
 }
 
+/// What does not stand and wants another process has a store that has stopped, for a request that failed.
+fn stops(disk: &DiskHealth) -> bool {
+    disk.needs_process && disk.standing_ms == 0
+}
+
 impl Known {
     /// One whose target has counted before this engine began to listen.
     fn adopted(disk: &DiskHealth) -> Self {
@@ -90,6 +101,7 @@ impl Known {
             failures: disk.failures,
             cured: disk.cured,
             before: disk.resets,
+            has_stopped: stops(disk),
             ..Self::default()
         }
     }
@@ -132,6 +144,7 @@ impl Troubles {
         for (path, known) in &mut self.disks {
             known.last = DiskHealth::default();
             known.before = known.resets;
+            (known.is_failure_of_this_life, known.has_stopped) = (false, false);
             let Some(since) = known.restarting.take() else {
                 continue;
             };
@@ -179,15 +192,15 @@ impl Troubles {
             known
                 .troubles
                 .extend((0..begun.min(TROUBLES_MAX as u64)).map(|_| now));
-            // What does not stand and wants another process has a store that has stopped, for a request that failed.
-            let stops = |disk: &DiskHealth| disk.needs_process && disk.standing_ms == 0;
-            let failed = disk.failures.saturating_sub(known.last.failures);
-            let failed = failed.max((stops(disk) && !stops(&known.last)).into());
             let counts = known
                 .failures_counted
                 .is_none_or(|at| now.saturating_duration_since(at) >= FAILURES_APART);
-            if failed > 0 && counts {
-                known.failures_counted = Some(now);
+            let has_failed = disk.failures > known.last.failures && counts;
+            // However short the lives are in which it does so. The request that failed for it is the same trouble.
+            let has_stopped = stops(disk) && !known.has_stopped;
+            known.has_stopped |= has_stopped;
+            if has_failed || has_stopped && (counts || !known.is_failure_of_this_life) {
+                (known.failures_counted, known.is_failure_of_this_life) = (Some(now), true);
                 known.troubles.push_back(now);
             }
             known.failures += disk.failures.saturating_sub(known.last.failures);
@@ -214,6 +227,9 @@ impl Troubles {
                     false => "has requests that stand, and no other reset has helped",
                 };
                 decision.restart = Some((disk.path.clone(), why));
+                if stops(disk) {
+                    decision.stopped.push(disk.path.clone());
+                }
                 known.restarting.get_or_insert(now);
             }
         }
@@ -401,7 +417,7 @@ mod tests {
         };
         // For want of room, which is no failure of the device; a failed flush of the second life counts once.
         for (life, failures) in [(0, 0), (1, 1)] {
-            let at = start + seconds(20 * life);
+            let at = start + seconds(3 * life);
             for _ in 0..3 {
                 let decision = troubles.note(at, &[stopped(failures)]);
                 let (path, why) = decision.restart.expect("the store is to be opened anew");
@@ -410,8 +426,27 @@ mod tests {
             }
             troubles.new_life(at + seconds(1), &[disk()]);
         }
-        let decision = troubles.note(start + seconds(60), &[stopped(0)]);
+        let decision = troubles.note(start + seconds(6), &[stopped(0)]);
         assert_eq!((decision.restart, decision.out.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_store_that_stops_for_a_request_that_failed_is_one_trouble() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        let stopped = |needs_process, standing_ms| DiskHealth {
+            needs_process,
+            standing_ms,
+            ..health([0; 4], 1)
+        };
+        troubles.note(start, &[stopped(false, 0)]);
+        // A request that stands meanwhile does not make it stop again.
+        for (after, standing_ms) in [(1, 0), (20, 5000), (40, 0)] {
+            let decision = troubles.note(start + seconds(after), &[stopped(true, standing_ms)]);
+            assert!(decision.out.is_empty());
+            assert_eq!(decision.stopped.len(), usize::from(standing_ms == 0));
+        }
+        let why = troubles.standing(start + seconds(40), "/disk").why.unwrap();
+        assert!(why.contains(" 1 times"), "{why}");
     }
 
     #[test]

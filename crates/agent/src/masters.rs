@@ -36,6 +36,8 @@ const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a node whose heartbeats are refused makes itself known again.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is looked whether anything can be saved, before a target is ended for a disk.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -681,17 +683,22 @@ impl Life {
     }
 }
 
-/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. The last waits as long as what
-/// was decided of the disks cannot be saved: no other life could begin.
+/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. The last waits as long as
+/// nothing can be saved in the node's directory: no other life could begin.
 pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link, disks: &mut Disks) -> Ending {
     let mut beats = ticks(life.heartbeat);
     let mut watching = watching::of_node(life.client.clone(), life.node_bytes());
     let (mut silence, mut listening) = (Silence::default(), ticks(SILENCE_STEP));
-    // Why a disk wants another life.
+    // Why a disk wants another life, and when it is looked whether one could begin.
     let mut wanted = disks.used_though_out(&life.disks);
+    let mut look_at = Instant::now();
     let ending = loop {
-        if let Some(why) = wanted.take_if(|_| disks.is_saved()) {
-            break Ending::Disk(why);
+        let now = Instant::now();
+        if let Some(why) = wanted.take_if(|_| now >= look_at) {
+            if disks.can_be_saved() {
+                break Ending::Disk(why);
+            }
+            (wanted, look_at) = (Some(why), now + SAVE_INTERVAL);
         }
         tokio::select! {
             message = link.receive.recv() => { silence.is_broken(); match message {

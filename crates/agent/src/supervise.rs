@@ -244,7 +244,7 @@ impl Supervisor<'_> {
                             tracing::error!(why, "the target is ended, for a new process to go on");
                             self.ended_for = Some((why, Instant::now()));
                             self.end().await?;
-                            pause = Duration::ZERO;
+                            pause = pauses.after(began.elapsed());
                         }
                         Ending::Silent(silent) => {
                             let why = format!("it has said nothing for {} s", silent.as_secs());
