@@ -1,16 +1,19 @@
 //! The disks of a node as its engine knows them: which are out of service, kept in a file, and how the others are.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agentlink::DiskHealth;
 use proto::v1;
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Disk;
 use crate::health::{Decision, Troubles};
 use crate::state::{StateError, replace};
 use crate::trust::Trusted;
+use crate::{Disk, lock, proof};
 
 /// How often it is looked whether a disk that was missing is there.
 const MISSING_POLL: Duration = Duration::from_millis(250);
@@ -29,6 +32,9 @@ struct Entry {
     /// Since when, by this machine's clock.
     #[serde(default)]
     since_unix_ms: u64,
+    /// It is out of service since nothing was at its path, and no life has begun since: it may have another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    was_missing: bool,
 }
 
 impl Entry {
@@ -40,16 +46,25 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     disk: Vec<Entry>,
 }
 
-/// Whether there is a file or device of this path; if that cannot be found out, too.
+/// Why the file or device of this path cannot be used: it is not there, or not to be written; none if that cannot be found out, too.
+/// Opens nothing: who watches devices would look at one that is closed after it was open for writing.
+fn absence(path: &Path) -> Option<Errno> {
+    let wanted = Access::READ_OK | Access::WRITE_OK;
+    let found = rustix::fs::accessat(rustix::fs::CWD, path, wanted, AtFlags::EACCESS);
+    found
+        .err()
+        .filter(|errno| [Errno::NOENT, Errno::ROFS, Errno::ACCESS].contains(errno))
+}
+
 fn is_there(path: &Path) -> bool {
-    path.try_exists().unwrap_or(true)
+    absence(path).is_none()
 }
 
 /// See the module.
@@ -57,8 +72,12 @@ fn is_there(path: &Path) -> bool {
 pub(crate) struct Disks {
     directory: PathBuf,
     file: File,
+    /// The file on disk is another: it could not be replaced.
+    is_unsaved: bool,
     pub(crate) trusted: Trusted,
     troubles: Troubles,
+    /// Where there are to be disks.
+    configured: BTreeSet<String>,
 }
 
 impl Disks {
@@ -77,26 +96,59 @@ impl Disks {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => File::default(),
             Err(source) => return Err(StateError::File { path, source }),
         };
-        let is_configured = |path: &str| {
-            configured
-                .iter()
-                .any(|disk| disk.path.display().to_string() == path)
-        };
-        file.disk.retain(|entry| is_configured(&entry.path));
+        let configured = configured.iter().map(|disk| disk.path.display().to_string());
+        let configured: BTreeSet<String> = configured.collect();
+        // One that is out of service may have another name now, by which it must not come back.
+        file.disk
+            .retain(|entry| configured.contains(&entry.path) || entry.out_of_service.is_some());
         let in_service = file.disk.iter().filter(|entry| entry.out_of_service.is_none());
         let trusted = Trusted::load(directory, in_service.map(|entry| entry.uuid.clone()))?;
         Ok(Self {
             directory: directory.to_owned(),
             trusted,
             file,
+            is_unsaved: false,
             troubles: Troubles::default(),
+            configured,
         })
     }
 
-    /// Replaces the file durably.
-    fn save(&self) -> Result<(), StateError> {
+    /// Replaces the file durably. What could not be saved is saved with the next change, or by [`Disks::save_again`].
+    fn save(&mut self) -> Result<(), StateError> {
         let text = toml::to_string(&self.file).expect("disks are plain data");
-        replace(&Self::path(&self.directory), &text)
+        let saved = replace(&Self::path(&self.directory), &text);
+        self.is_unsaved = saved.is_err();
+        saved
+    }
+
+    /// The same while a target serves: that its node's directory is full, say, is no reason to end it.
+    fn save_or_warn(&mut self) {
+        if let Err(error) = self.save() {
+            tracing::warn!(%error, "what was decided of the disks holds until this engine ends: saving it is tried again");
+        }
+    }
+
+    /// Saves what could not be saved before.
+    pub(crate) fn save_again(&mut self) {
+        if self.is_unsaved && self.save().is_ok() {
+            tracing::info!("what was decided of the disks is saved");
+        }
+        self.trusted.save_again();
+    }
+
+    /// Whether something can be saved now, so that another life could begin; what was decided of the disks is, then.
+    pub(crate) fn can_be_saved(&mut self) -> bool {
+        let is_known = self.is_unsaved;
+        let Err(error) = self.save() else { return true };
+        if !is_known {
+            tracing::warn!(%error, "the target is to be ended for a disk, but no other could be started while nothing can be saved: it serves on");
+        }
+        false
+    }
+
+    /// An entry is kept only to know a disk again that is out of service, and that this node is not told to have any more.
+    fn is_gone(&self, entry: &Entry) -> bool {
+        entry.out_of_service.is_some() && !self.configured.contains(&entry.path)
     }
 
     fn entry(&self, path: &str) -> Option<&Entry> {
@@ -108,19 +160,83 @@ impl Disks {
             .is_some_and(|entry| entry.out_of_service.is_some())
     }
 
-    /// The configured disks that are in service.
+    /// The configured disks that are in service. Those that the node has had are not made anew: where one is not there, a new one
+    /// would be made below the point where its file system is to be mounted.
     pub(crate) fn in_service(&self, configured: &[Disk]) -> Vec<Disk> {
-        let in_service = configured
-            .iter()
-            .filter(|disk| !self.is_out(&disk.path.display().to_string()));
-        in_service.cloned().collect()
+        let in_service = configured.iter().filter_map(|disk| {
+            let path = disk.path.display().to_string();
+            let size = disk.size.filter(|_| self.entry(&path).is_none());
+            (!self.is_out(&path)).then(|| Disk { size, ..disk.clone() })
+        });
+        in_service.collect()
     }
 
-    /// A life of the target begins, with these disks.
-    pub(crate) fn new_life(&mut self, found: &[agentlink::Disk]) -> Result<(), StateError> {
-        self.troubles.new_life(Instant::now(), found);
-        self.trusted.new_life(found)?;
+    /// Disks may have other paths than they had, since the names of devices follow the order in which these are found. Each entry
+    /// goes to where its disk is now, and that of the disk which was there before gets the path that is free. True if any did.
+    fn follow(&mut self, found: &[agentlink::Disk]) -> bool {
         let mut changed = false;
+        for disk in found {
+            let uuid = format!("{:032x}", disk.uuid);
+            let entries = &mut self.file.disk;
+            while let Some(at) = entries
+                .iter()
+                .position(|entry| entry.uuid == uuid && entry.path != disk.path)
+            {
+                changed = true;
+                let there = entries.iter().position(|entry| entry.path == disk.path);
+                if there.is_some_and(|there| entries[there].uuid == uuid) {
+                    // A release before named it at both.
+                    entries.remove(at);
+                    continue;
+                }
+                let from = std::mem::replace(&mut entries[at].path, disk.path.clone());
+                tracing::warn!(
+                    uuid,
+                    "the disk that was at {from} is at {} now: name disks by paths that stay, as those below \
+                     /dev/disk/by-id do",
+                    disk.path
+                );
+                if let Some(there) = there {
+                    entries[there].path.clone_from(&from);
+                    if entries[at].was_missing {
+                        // It is not this one that was not there.
+                        let [moved, other] = entries
+                            .get_disjoint_mut([at, there])
+                            .expect("they have different paths");
+                        std::mem::swap(&mut moved.out_of_service, &mut other.out_of_service);
+                        std::mem::swap(&mut moved.since_unix_ms, &mut other.since_unix_ms);
+                        std::mem::swap(&mut moved.was_missing, &mut other.was_missing);
+                    }
+                } else if entries[at].was_missing {
+                    (entries[at].out_of_service, entries[at].was_missing) = (None, false);
+                }
+                self.troubles.swap(&from, &disk.path);
+            }
+        }
+        for entry in &mut self.file.disk {
+            changed |= std::mem::take(&mut entry.was_missing);
+        }
+        changed
+    }
+
+    /// A disk that is out of service and that the target uses all the same, since it has another path than it had; for people.
+    pub(crate) fn used_though_out(&self, found: &[agentlink::Disk]) -> Option<String> {
+        let is_out = |disk: &&agentlink::Disk| self.is_out(&disk.path);
+        let disk = found.iter().find(is_out)?;
+        Some(format!(
+            "the disk {:032x}, which is out of service, is at {} now, and must not be used",
+            disk.uuid, disk.path
+        ))
+    }
+
+    /// A life of the target begins, with these disks; or one is adopted that has begun under another engine.
+    pub(crate) fn new_life(&mut self, found: &[agentlink::Disk], is_adopted: bool) -> Result<(), StateError> {
+        self.is_unsaved |= self.follow(found);
+        match is_adopted {
+            true => self.troubles.adopt(),
+            false => self.troubles.new_life(Instant::now(), found),
+        }
+        self.trusted.new_life(found)?;
         for disk in found {
             let uuid = format!("{:032x}", disk.uuid);
             let capacity_bytes = disk.capacity_bytes;
@@ -128,7 +244,7 @@ impl Disks {
                 Some(entry) if entry.uuid == uuid && entry.capacity_bytes == capacity_bytes => {}
                 Some(entry) => {
                     (entry.uuid, entry.capacity_bytes) = (uuid, capacity_bytes);
-                    changed = true;
+                    self.is_unsaved = true;
                 }
                 None => {
                     self.file.disk.push(Entry {
@@ -137,17 +253,22 @@ impl Disks {
                         capacity_bytes,
                         out_of_service: None,
                         since_unix_ms: 0,
+                        was_missing: false,
                     });
-                    changed = true;
+                    self.is_unsaved = true;
                 }
             }
         }
-        if changed { self.save() } else { Ok(()) }
+        if self.is_unsaved {
+            return self.save();
+        }
+        Ok(())
     }
 
-    /// The target says how its disks are. Those that are put out of service now are so durably.
-    pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Result<Decision, StateError> {
+    /// The target says how its disks are. Those that are put out of service now are so durably, or as soon as that can be.
+    pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Decision {
         let mut decision = self.troubles.note(Instant::now(), health);
+        self.spare_a_life(health, &mut decision);
         // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
         decision.out.retain(|(path, why)| match self.entry(path) {
             Some(entry) => entry.out_of_service.is_none(),
@@ -160,12 +281,37 @@ impl Disks {
                 false
             }
         });
-        self.put_out(&decision.out)?;
-        Ok(decision)
+        if !decision.out.is_empty() {
+            self.put_out(&decision.out);
+            self.save_or_warn();
+        }
+        decision
     }
 
-    /// Puts disks out of service, durably, and says why.
-    fn put_out(&mut self, out: &[(String, String)]) -> Result<(), StateError> {
+    /// Another process is of no use to a disk whose store has stopped and that cannot be opened any more: none would start. It is put out
+    /// of service at once, unless there is no other.
+    fn spare_a_life(&self, health: &[DiskHealth], decision: &mut Decision) {
+        for path in std::mem::take(&mut decision.stopped) {
+            let serves = |disk: &DiskHealth| {
+                let is_leaving = decision.out.iter().any(|(out, _)| *out == disk.path);
+                disk.path != path && disk.left_out.is_none() && !is_leaving && !self.is_out(&disk.path)
+            };
+            if self.is_out(&path) || !health.iter().any(serves) {
+                continue;
+            }
+            let opened = std::fs::File::options().read(true).write(true).open(&path);
+            if let Err(error) = opened {
+                decision.restart.take_if(|(restart, _)| *restart == path);
+                let why = format!(
+                    "a write or flush of its metadata failed, and it cannot be opened any more: {error}"
+                );
+                decision.out.push((path, why));
+            }
+        }
+    }
+
+    /// Puts disks out of service, and says why.
+    fn put_out(&mut self, out: &[(String, String)]) {
         for (path, why) in out {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             if let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == *path) {
@@ -178,18 +324,22 @@ impl Disks {
                 );
             }
         }
-        if out.is_empty() { Ok(()) } else { self.save() }
     }
 
     /// The disks in service that this node has had and that are not there, as long as at least as many others are: a machine on which most are
-    /// missing is not ready. One that the target would make is never missing; nor is one that the node never had, since that is most
-    /// likely a mistake in its name, of which the target says so.
+    /// missing is not ready. One that the node never had is not missing: the target makes it, or says that it is most likely a mistake
+    /// in its name.
     fn missing(&self, configured: &[Disk]) -> Vec<PathBuf> {
         let had = |disk: &Disk| self.entry(&disk.path.display().to_string()).is_some();
         let known = self.in_service(configured).into_iter().filter(had);
-        let (there, missing): (Vec<Disk>, Vec<Disk>) =
-            known.partition(|disk| disk.size.is_some() || is_there(&disk.path));
+        let (there, missing): (Vec<Disk>, Vec<Disk>) = known.partition(|disk| is_there(&disk.path));
         if there.len() < missing.len() {
+            let missing: Vec<&PathBuf> = missing.iter().map(|disk| &disk.path).collect();
+            tracing::warn!(
+                ?missing,
+                "most disks of this node are not there: mount their file systems or plug them in; for a new disk in the place of one, \
+                 make its file first (\"truncate -s SIZE PATH\")"
+            );
             return Vec::new();
         }
         missing.into_iter().map(|disk| disk.path).collect()
@@ -210,48 +360,89 @@ impl Disks {
                 return Ok(());
             }
             if waited >= limit {
-                let why = format!(
-                    "it was not there when the node started, for {} s",
-                    waited.as_secs()
-                );
-                let out = missing
-                    .iter()
-                    .map(|path| (path.display().to_string(), why.clone()));
-                return self.put_out(&out.collect::<Vec<_>>());
+                let out = missing.iter().map(|path| {
+                    let what = match absence(path) {
+                        Some(errno) if errno != Errno::NOENT => {
+                            format!("could not be opened for writing ({errno})")
+                        }
+                        _ => "was not there".to_owned(),
+                    };
+                    let why = format!("it {what} when the node started, for {} s", waited.as_secs());
+                    (path.display().to_string(), why)
+                });
+                let out: Vec<_> = out.collect();
+                self.put_out(&out);
+                for entry in &mut self.file.disk {
+                    entry.was_missing |= out.iter().any(|(path, _)| *path == entry.path);
+                }
+                return self.save();
             }
             if waited < MISSING_POLL {
-                tracing::warn!(?missing, "disks of this node are not there: waiting for them");
+                tracing::warn!(
+                    ?missing,
+                    "disks of this node are not there: waited for; for a new disk in the place of one, make its file first (\"truncate \
+                     -s SIZE PATH\")"
+                );
             }
             tokio::time::sleep(MISSING_POLL).await;
         }
     }
 
-    /// Puts these disks back in service; true if any was not.
-    pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> Result<bool, StateError> {
-        let mut restored = Vec::new();
+    /// Puts these disks back in service; true if any was not. Asked again and again, as long as one of them is not.
+    pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> bool {
+        let wanted = |entry: &&Entry| {
+            // One that is not there is put back when it is, and one to which requests are under way still when these have ended: no life
+            // begins before, and the target's other disks are not to be held up by that. If it is this life's target that has left it
+            // out and holds it, its end is what may help.
+            let path = Path::new(&entry.path);
+            let waits = || proof::is_in_use(path) && !self.is_held_by_target(path);
+            entry.out_of_service.is_some()
+                && uuids.contains(&entry.uuid())
+                && !self.is_gone(entry)
+                && is_there(path)
+                && !waits()
+        };
+        let restored = self.file.disk.iter().filter(wanted);
+        let restored: BTreeSet<String> = restored.map(|entry| entry.path.clone()).collect();
+        if restored.is_empty() {
+            return false;
+        }
+        let before = self.file.clone();
         for entry in &mut self.file.disk {
-            // One that is not there is put back when it is: the target's other disks are not to be held up by another life in vain.
-            let can_be = entry.out_of_service.is_some() && is_there(Path::new(&entry.path));
-            if can_be && uuids.contains(&entry.uuid()) {
-                entry.out_of_service = None;
-                restored.push(entry.path.clone());
+            if restored.contains(&entry.path) {
+                (entry.out_of_service, entry.was_missing) = (None, false);
             }
+        }
+        if let Err(error) = self.save() {
+            // Whoever hears that it is back must find it so after this engine's end.
+            self.file = before;
+            tracing::warn!(%error, ?restored, "disks are not put back in service before that can be saved");
+            return false;
         }
         for path in &restored {
             tracing::warn!(path, "a disk is put back in service");
             self.troubles.forget(path);
         }
-        if !restored.is_empty() {
-            self.save()?;
-        }
-        Ok(!restored.is_empty())
+        true
+    }
+
+    /// Whether the lock of this disk is that of the target that serves now.
+    fn is_held_by_target(&self, path: &Path) -> bool {
+        let holder = lock::holder(&crate::target_lock(&self.directory)).ok().flatten();
+        let process = holder.and_then(|holder| holder.process);
+        process.is_some_and(|process| proof::is_locked_by(path, process))
     }
 
     /// The disks that the target does not serve, as the masters know them: they stay the node's. Most are out of service; one that
     /// stood when the target started is so once the target has said why.
     pub(crate) fn absent(&self, found: &[agentlink::Disk]) -> Vec<v1::Disk> {
-        let is_absent = |entry: &&Entry| !found.iter().any(|disk| disk.path == entry.path);
+        let is_absent = |entry: &&Entry| {
+            !found
+                .iter()
+                .any(|disk| disk.uuid.to_be_bytes()[..] == entry.uuid()[..])
+        };
         let absent = self.file.disk.iter().filter(is_absent);
+        let absent = absent.filter(|entry| !self.is_gone(entry));
         let described = absent.map(|entry| v1::Disk {
             uuid: entry.uuid(),
             capacity_bytes: entry.capacity_bytes,
@@ -263,7 +454,8 @@ impl Disks {
 
     /// What the masters are told of the disks.
     pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
-        let (now, troubles) = (Instant::now(), &mut self.troubles);
+        let mut troubles = std::mem::take(&mut self.troubles);
+        let now = Instant::now();
         let report = |entry: &Entry| {
             let standing = troubles.standing(now, &entry.path);
             let (state, why) = match (&entry.out_of_service, standing.why) {
@@ -284,121 +476,12 @@ impl Disks {
                 resetting: standing.resetting,
             }
         };
-        self.file.disk.iter().map(report).collect()
+        let known = self.file.disk.iter().filter(|entry| !self.is_gone(entry));
+        let reports = known.map(report).collect();
+        self.troubles = troubles;
+        reports
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn disk(path: &str, uuid: u128) -> agentlink::Disk {
-        agentlink::Disk {
-            uuid,
-            path: path.to_owned(),
-            capacity_bytes: 1 << 30,
-            free_bytes: 1 << 20,
-        }
-    }
-
-    fn left_out(path: &str) -> DiskHealth {
-        DiskHealth {
-            path: path.to_owned(),
-            left_out: Some("it stands".to_owned()),
-            ..DiskHealth::default()
-        }
-    }
-
-    #[test]
-    fn what_is_out_of_service_stays_so_until_it_is_put_back() {
-        let directory = tempfile::tempdir().unwrap();
-        let (a, b) = (directory.path().join("a"), directory.path().join("b"));
-        let configured = [&a, &b].map(|path| Disk {
-            path: path.clone(),
-            size: None,
-        });
-        let (plain_a, plain_b) = (a.display().to_string(), b.display().to_string());
-        let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        disks.new_life(&[disk(&plain_a, 1), disk(&plain_b, 2)]).unwrap();
-        let decision = disks
-            .note(&[left_out(&plain_b), left_out("/never-seen")])
-            .unwrap();
-        assert_eq!(decision.out, [(plain_b.clone(), "it stands".to_owned())]);
-        // Once is enough.
-        assert!(disks.note(&[left_out(&plain_b)]).unwrap().out.is_empty());
-
-        let mut disks = Disks::load(directory.path(), &configured).unwrap();
-        let states: Vec<_> = disks.reports().iter().map(|report| report.state()).collect();
-        assert_eq!(states, [v1::DiskState::Ok, v1::DiskState::OutOfService]);
-        let absent = disks.absent(&[disk(&plain_a, 1)]);
-        assert_eq!(absent.len(), 1);
-        assert_eq!(
-            (&absent[0].uuid[..], absent[0].capacity_bytes),
-            (&2u128.to_be_bytes()[..], 1 << 30)
-        );
-        assert!(disks.is_out(&plain_b) && !disks.is_out(&plain_a));
-
-        assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()]).unwrap());
-        // One that is not there is waited for.
-        assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
-        std::fs::write(&b, "").unwrap();
-        assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]).unwrap());
-        let disks = Disks::load(directory.path(), &configured).unwrap();
-        assert!(!disks.is_out(&plain_b));
-    }
-
-    #[tokio::test]
-    async fn what_is_not_there_is_waited_for_and_then_put_out_of_service_unless_it_is_most() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let plain = |name: &str| path(name).display().to_string();
-        let named = |names: &[&str]| {
-            let disk = |name: &&str| Disk {
-                path: path(name),
-                size: None,
-            };
-            names.iter().map(disk).collect::<Vec<Disk>>()
-        };
-        let had = named(&["a", "b", "late", "other"]);
-        let mut disks = Disks::load(directory.path(), &had).unwrap();
-        disks
-            .new_life(&[
-                disk(&plain("a"), 1),
-                disk(&plain("b"), 2),
-                disk(&plain("late"), 3),
-                disk(&plain("other"), 4),
-            ])
-            .unwrap();
-
-        // A machine without most of its disks is no reason to give them up: the target says what is wrong.
-        disks.await_missing(&had, Duration::ZERO).await.unwrap();
-        std::fs::write(path("a"), "").unwrap();
-        disks.await_missing(&had, Duration::ZERO).await.unwrap();
-        assert_eq!(disks.in_service(&had).len(), 4);
-        std::fs::write(path("other"), "").unwrap();
-        let late = path("late");
-        let comes = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            std::fs::write(late, "").unwrap();
-        });
-        // A name that this node never had is left to the target, which refuses it.
-        let now = named(&["a", "b", "late", "other", "mistaken"]);
-        disks.await_missing(&now, Duration::from_secs(2)).await.unwrap();
-        comes.await.unwrap();
-        let left: Vec<PathBuf> = disks.in_service(&now).into_iter().map(|disk| disk.path).collect();
-        assert_eq!(left, ["a", "late", "other", "mistaken"].map(path));
-        let why = disks.reports()[1].why.clone();
-        assert!(why.contains("not there"), "{why}");
-    }
-
-    #[test]
-    fn a_file_that_is_none_is_refused_by_name() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("disks.toml"), "disk = 3").unwrap();
-        let error = Disks::load(directory.path(), &[]).unwrap_err().to_string();
-        assert!(
-            error.contains("disks.toml") && error.contains("put back in service"),
-            "{error}"
-        );
-    }
-}
+mod tests;

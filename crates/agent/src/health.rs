@@ -59,8 +59,10 @@ impl Meter {
 pub(crate) struct Decision {
     /// Disks to be put out of service, by path, and why.
     pub(crate) out: Vec<(String, String)>,
-    /// A disk that only a new process may help.
-    pub(crate) restart: Option<String>,
+    /// A disk that only a new process may help, and why, for people.
+    pub(crate) restart: Option<(String, &'static str)>,
+    /// Disks whose stores have stopped: another process is to open them.
+    pub(crate) stopped: Vec<String>,
 }
 
 /// What is known of one disk.
@@ -70,6 +72,10 @@ struct Known {
     last: DiskHealth,
     troubles: VecDeque<Instant>,
     failures_counted: Option<Instant>,
+    /// They were so in this life.
+    is_failure_of_this_life: bool,
+    /// Its store has stopped in this life, which counts once.
+    has_stopped: bool,
     /// Over all lives.
     resets: [u64; 4],
     failures: u64,
@@ -81,7 +87,25 @@ struct Known {
     restarting: Option<Instant>,
 }
 
+/// What does not stand and wants another process has a store that has stopped, for a request that failed.
+fn stops(disk: &DiskHealth) -> bool {
+    disk.needs_process && disk.standing_ms == 0
+}
+
 impl Known {
+    /// One whose target has counted before this engine began to listen.
+    fn adopted(disk: &DiskHealth) -> Self {
+        Self {
+            last: disk.clone(),
+            resets: disk.resets,
+            failures: disk.failures,
+            cured: disk.cured,
+            before: disk.resets,
+            has_stopped: stops(disk),
+            ..Self::default()
+        }
+    }
+
     fn forget_old(&mut self, now: Instant) {
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= TROUBLES_WITHIN;
         while self.troubles.front().is_some_and(is_old) {
@@ -109,14 +133,18 @@ pub(crate) struct Standing {
 #[derive(Debug, Default)]
 pub(crate) struct Troubles {
     disks: BTreeMap<String, Known>,
+    /// The life that is served began under another engine, which counted what there had been until then.
+    is_adopted: bool,
 }
 
 impl Troubles {
     /// Another life of the target begins, with these disks: it counts from 0.
     pub(crate) fn new_life(&mut self, now: Instant, found: &[agentlink::Disk]) {
+        self.is_adopted = false;
         for (path, known) in &mut self.disks {
             known.last = DiskHealth::default();
             known.before = known.resets;
+            (known.is_failure_of_this_life, known.has_stopped) = (false, false);
             let Some(since) = known.restarting.take() else {
                 continue;
             };
@@ -128,6 +156,22 @@ impl Troubles {
         }
     }
 
+    /// A life is taken over that goes on. What it says first of a disk that this engine has not heard of yet has been since it began,
+    /// perhaps months ago: no trouble of now. Of the others it goes on counting.
+    pub(crate) fn adopt(&mut self) {
+        self.is_adopted = true;
+        for known in self.disks.values_mut() {
+            known.restarting = None;
+        }
+    }
+
+    /// What was known of the disks at these two paths is of the one at the other.
+    pub(crate) fn swap(&mut self, one: &str, other: &str) {
+        let (of_one, of_other) = (self.disks.remove(one), self.disks.remove(other));
+        self.disks.extend(of_one.map(|known| (other.to_owned(), known)));
+        self.disks.extend(of_other.map(|known| (one.to_owned(), known)));
+    }
+
     /// A disk is back in service: what was is forgotten.
     pub(crate) fn forget(&mut self, path: &str) {
         self.disks.remove(path);
@@ -137,21 +181,29 @@ impl Troubles {
     pub(crate) fn note(&mut self, now: Instant, health: &[DiskHealth]) -> Decision {
         let mut decision = Decision::default();
         for disk in health {
-            let known = self.disks.entry(disk.path.clone()).or_default();
+            let is_adopted = self.is_adopted;
+            let first = || match is_adopted {
+                true => Known::adopted(disk),
+                false => Known::default(),
+            };
+            let known = self.disks.entry(disk.path.clone()).or_insert_with(first);
             known.forget_old(now);
             let begun = disk.resets[1].saturating_sub(known.last.resets[1]);
             known
                 .troubles
                 .extend((0..begun.min(TROUBLES_MAX as u64)).map(|_| now));
-            let failed = disk.failures.saturating_sub(known.last.failures);
             let counts = known
                 .failures_counted
                 .is_none_or(|at| now.saturating_duration_since(at) >= FAILURES_APART);
-            if failed > 0 && counts {
-                known.failures_counted = Some(now);
+            let has_failed = disk.failures > known.last.failures && counts;
+            // However short the lives are in which it does so. The request that failed for it is the same trouble.
+            let has_stopped = stops(disk) && !known.has_stopped;
+            known.has_stopped |= has_stopped;
+            if has_failed || has_stopped && (counts || !known.is_failure_of_this_life) {
+                (known.failures_counted, known.is_failure_of_this_life) = (Some(now), true);
                 known.troubles.push_back(now);
             }
-            known.failures += failed;
+            known.failures += disk.failures.saturating_sub(known.last.failures);
             let totals = known.resets.iter_mut().chain(&mut known.cured);
             let is = disk.resets.iter().chain(&disk.cured);
             let was = known.last.resets.iter().chain(&known.last.cured);
@@ -170,7 +222,14 @@ impl Troubles {
                 let why = format!("its requests stood or failed {times} times within {minutes} minutes");
                 decision.out.push((disk.path.clone(), why));
             } else if disk.needs_process {
-                decision.restart = Some(disk.path.clone());
+                let why = match stops(disk) {
+                    true => "has no durable state any more, since a write or flush of its metadata failed",
+                    false => "has requests that stand, and no other reset has helped",
+                };
+                decision.restart = Some((disk.path.clone(), why));
+                if stops(disk) {
+                    decision.stopped.push(disk.path.clone());
+                }
                 known.restarting.get_or_insert(now);
             }
         }
@@ -269,7 +328,7 @@ mod tests {
             ..health([1, 1, 1, 1], 0)
         };
         let decision = troubles.note(start, std::slice::from_ref(&stands));
-        assert_eq!(decision.restart.as_deref(), Some("/disk"));
+        assert_eq!(decision.restart.map(|(path, _)| path).as_deref(), Some("/disk"));
         assert!(decision.out.is_empty());
         assert_eq!(troubles.standing(start, "/disk").resetting, 4);
         troubles.new_life(start + seconds(2), &[disk()]);
@@ -297,6 +356,97 @@ mod tests {
             troubles.standing(start + seconds(120), "/disk"),
             Standing::default()
         );
+    }
+
+    #[test]
+    fn what_an_adopted_life_had_counted_is_no_trouble_of_now() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        troubles.adopt();
+        let old = DiskHealth {
+            cured: [0, 5, 0, 0],
+            ..health([9, 5, 0, 0], 700)
+        };
+        assert_eq!(
+            troubles.note(start, std::slice::from_ref(&old)),
+            Decision::default()
+        );
+        let standing = troubles.standing(start, "/disk");
+        assert_eq!((standing.why, standing.resetting), (None, 0));
+        assert_eq!((standing.resets, standing.failures), ([9, 5, 0, 0], 700));
+        // What comes from now on is, also once the same engine has lost the connection for a while.
+        let two_more = DiskHealth {
+            cured: [0, 7, 0, 0],
+            ..health([11, 7, 0, 0], 700)
+        };
+        assert!(
+            troubles
+                .note(start, std::slice::from_ref(&two_more))
+                .out
+                .is_empty()
+        );
+        troubles.adopt();
+        assert!(troubles.note(start, &[two_more]).out.is_empty());
+        assert_eq!(troubles.note(start, &[health([12, 8, 0, 0], 700)]).out.len(), 1);
+    }
+
+    #[test]
+    fn an_adopted_disk_that_wants_another_process_or_was_left_out_is_heard_at_once() {
+        let mut troubles = Troubles::default();
+        troubles.adopt();
+        let stands = DiskHealth {
+            needs_process: true,
+            standing_ms: 20_000,
+            ..health([1, 1, 1, 1], 0)
+        };
+        let left = DiskHealth {
+            path: "/left".to_owned(),
+            left_out: Some("it stands".to_owned()),
+            ..DiskHealth::default()
+        };
+        let decision = troubles.note(Instant::now(), &[stands, left]);
+        assert_eq!(decision.restart.map(|(path, _)| path).as_deref(), Some("/disk"));
+        assert_eq!(decision.out, [("/left".to_owned(), "it stands".to_owned())]);
+    }
+
+    #[test]
+    fn a_store_that_stops_in_each_life_takes_three_of_them() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        let stopped = |failures| DiskHealth {
+            needs_process: true,
+            ..health([0; 4], failures)
+        };
+        // For want of room, which is no failure of the device; a failed flush of the second life counts once.
+        for (life, failures) in [(0, 0), (1, 1)] {
+            let at = start + seconds(3 * life);
+            for _ in 0..3 {
+                let decision = troubles.note(at, &[stopped(failures)]);
+                let (path, why) = decision.restart.expect("the store is to be opened anew");
+                assert_eq!((path.as_str(), decision.out.len()), ("/disk", 0));
+                assert!(why.contains("flush"), "{why}");
+            }
+            troubles.new_life(at + seconds(1), &[disk()]);
+        }
+        let decision = troubles.note(start + seconds(6), &[stopped(0)]);
+        assert_eq!((decision.restart, decision.out.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_store_that_stops_for_a_request_that_failed_is_one_trouble() {
+        let (start, mut troubles) = (Instant::now(), Troubles::default());
+        let stopped = |needs_process, standing_ms| DiskHealth {
+            needs_process,
+            standing_ms,
+            ..health([0; 4], 1)
+        };
+        troubles.note(start, &[stopped(false, 0)]);
+        // A request that stands meanwhile does not make it stop again.
+        for (after, standing_ms) in [(1, 0), (20, 5000), (40, 0)] {
+            let decision = troubles.note(start + seconds(after), &[stopped(true, standing_ms)]);
+            assert!(decision.out.is_empty());
+            assert_eq!(decision.stopped.len(), usize::from(standing_ms == 0));
+        }
+        let why = troubles.standing(start + seconds(40), "/disk").why.unwrap();
+        assert!(why.contains(" 1 times"), "{why}");
     }
 
     #[test]

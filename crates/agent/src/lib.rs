@@ -50,7 +50,7 @@ pub use trust::TRUSTED_VARIABLE;
 pub struct Disk {
     /// A file or a block device.
     pub path: PathBuf,
-    /// Makes the file with this size if it is missing.
+    /// Makes the file with this size if it is missing and the node has not had it before.
     pub size: Option<ByteCount>,
 }
 

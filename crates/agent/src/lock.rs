@@ -2,10 +2,13 @@
 //!
 //! The lock (`flock(2)`) belongs to the open file. A child that inherits the descriptor holds it from its first
 //! moment to its last, whoever started it and whatever became of that one. So a free lock proves that the process has
-//! ended, and a held one that the number in the file is its own: signals never reach a stranger.
+//! ended, and a held one that the number in the file is its own: signals never reach a stranger. The child writes it, too: whoever
+//! started it may end before it does, or have no room.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -16,6 +19,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 const POLL: Duration = Duration::from_millis(20);
 /// A look at a lock holds it for a moment; who takes it tries again this often.
 const TAKES_MAX: u32 = 10;
+
+/// In a child's environment: its standard input is the lock that it holds as long as it lives.
+pub const LIFE_LOCK_VARIABLE: &str = "REDHARE_LIFE_LOCK";
 
 /// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -99,12 +105,7 @@ impl LifeLock {
 
     /// Writes down whose lock it is.
     pub fn record(&mut self, process: u32) -> Result<(), LockError> {
-        let write = |file: &mut File| {
-            file.rewind()?;
-            file.set_len(0)?;
-            file.write_all(process.to_string().as_bytes())
-        };
-        write(&mut self.file).map_err(|source| LockError::File {
+        write_number(&self.file, process).map_err(|source| LockError::File {
             path: self.path.clone(),
             source,
         })
@@ -118,6 +119,24 @@ impl LifeLock {
         })?;
         Ok(duplicate.into())
     }
+}
+
+/// Of the process that holds the lock. Two may write the same at a time, by one open file.
+fn write_number(file: &File, process: u32) -> std::io::Result<()> {
+    file.set_len(0)?;
+    file.write_all_at(process.to_string().as_bytes(), 0)
+}
+
+/// Writes the number of this process into its lock, if it was started with one ([`LifeLock::to_child`], [`LIFE_LOCK_VARIABLE`]).
+///
+/// # Errors
+/// The system's: nobody can end this process by its lock then, if who started it could not write it either.
+pub fn record_own() -> std::io::Result<()> {
+    if std::env::var_os(LIFE_LOCK_VARIABLE).is_none() {
+        return Ok(());
+    }
+    let file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    write_number(&file, std::process::id())
 }
 
 fn read_number(file: &mut File) -> Option<u32> {
@@ -220,6 +239,39 @@ mod tests {
         assert!(!child.wait().unwrap().success());
         assert_eq!(holder(&path).unwrap(), None);
         LifeLock::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_child_whose_parent_ended_at_once_is_known_by_its_lock() {
+        if std::env::var_os(LIFE_LOCK_VARIABLE).is_some() {
+            // This is the child.
+            record_own().unwrap();
+            std::thread::sleep(LIMIT);
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let mut lock = LifeLock::take(&path).unwrap();
+        let own = "lock::tests::a_child_whose_parent_ended_at_once_is_known_by_its_lock";
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", own])
+            .env(LIFE_LOCK_VARIABLE, "")
+            .stdin(lock.to_child().unwrap())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let process = Some(child.id());
+        let deadline = Instant::now() + LIMIT;
+        while holder(&path).unwrap() != Some(Holder { process }) {
+            assert!(Instant::now() < deadline, "it does not say who it is");
+            std::thread::sleep(POLL);
+        }
+        // Both may say so.
+        lock.record(child.id()).unwrap();
+        assert_eq!(holder(&path).unwrap(), Some(Holder { process }));
+        drop(lock);
+        assert!(end(&path, LIMIT).unwrap());
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

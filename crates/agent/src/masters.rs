@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use agentlink::{Chunk, Configuration, Export, FromTarget, ToTarget};
+use agentlink::{Chunk, Configuration, FromTarget, ToTarget};
 use proto::client::{Client, ClientError};
 use proto::v1;
 use tokio::sync::mpsc;
@@ -13,17 +13,20 @@ use crate::disks::Disks;
 use crate::doubt::Doubt;
 use crate::keeping::Keeping;
 use crate::link::{Hello, Link};
-use crate::maps::{Placed, Routes, read_places, read_routes};
+use crate::maps::{Placed, Routes, read_places};
 use crate::patience::ticks;
-use crate::policy::Silence;
+use crate::policy::{SILENCE_STEP, Silence};
 use crate::probe::Prober;
 use crate::reservations;
-use crate::state::StateError;
 use crate::usage::Usage;
 use crate::watching;
 use crate::wire::{
-    Kind, chunk_id, configuration, copy_state, export, flattening, kind_of, number, resync, snapshot_id,
+    Kind, chunk_id, configuration, copy_state, flattening, kind_of, number, resync, snapshot_id,
 };
+
+mod exporting;
+
+use exporting::Exporting;
 
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
@@ -33,6 +36,8 @@ const NAME_COPIES_INTERVAL: Duration = Duration::from_secs(600);
 const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a node whose heartbeats are refused makes itself known again.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is looked whether anything can be saved, before a target is ended for a disk.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Proposals under way; the target makes the others again.
 const PROPOSALS_MAX: usize = 1024;
 
@@ -94,8 +99,7 @@ pub(crate) struct Life {
     is_beating: bool,
     mapping: BTreeSet<u32>,
     proposing: BTreeSet<Chunk>,
-    /// What the target was last told to export.
-    exports: Vec<Export>,
+    exporting: Exporting,
     /// The versions of what the hosts of exported volumes have reserved, as the masters said last.
     reserved: BTreeMap<u32, u64>,
     /// Exported volumes whose maps are being read.
@@ -181,7 +185,7 @@ impl Life {
             is_beating: false,
             mapping: BTreeSet::new(),
             proposing: BTreeSet::new(),
-            exports: Vec::new(),
+            exporting: Exporting::default(),
             reserved: BTreeMap::new(),
             routing: BTreeSet::new(),
             data_keys: data_keys::Care::default(),
@@ -427,55 +431,6 @@ impl Life {
             let _ = link.send.send(ToTarget::Describe(chunks));
         }
         self.export(&answer.exports, link).await;
-    }
-
-    /// Tells the target what to export, if that has changed.
-    async fn export(&mut self, exports: &[v1::Export], link: &Link) {
-        let reserved = exports.iter().filter_map(|export| {
-            let volume = export.volume.as_ref()?.number;
-            Some((volume, export.reservations_version))
-        });
-        let reserved: BTreeMap<u32, u64> = reserved.collect();
-        let before = std::mem::replace(&mut self.reserved, reserved);
-        for (&volume, &version) in &self.reserved {
-            // Also by a new engine of a target that runs on: it does not know what that one has heard.
-            if before.get(&volume).copied().unwrap_or_default() != version {
-                let _ = link.send.send(ToTarget::ReservationsChanged { volume, version });
-            }
-        }
-        for volume in exports.iter().filter_map(|export| export.volume.as_ref()) {
-            // A portal says to hosts what it does from its beginning. What the masters' changes have said since may be newer than this.
-            if !self.sync_told.contains_key(&volume.number) {
-                self.tell_sync_writes(volume.number, volume.sync_writes, link)
-                    .await;
-            }
-        }
-        let exports: Vec<Export> = exports.iter().filter_map(export).collect();
-        if exports == self.exports {
-            return;
-        }
-        let _ = link.send.send(ToTarget::Exports(exports.clone()));
-        let new: Vec<u32> = exports.iter().map(|export| export.volume).collect();
-        self.exports = exports;
-        for volume in new {
-            self.route(volume);
-        }
-    }
-
-    /// Tells the target whether writes of a volume are to be durable before they are acknowledged, unless it was told that last. Also
-    /// that they need not be: a target that was adopted may have heard otherwise.
-    async fn tell_sync_writes(&mut self, volume: u32, is_on: bool, link: &Link) {
-        if self.sync_told.insert(volume, is_on) != Some(is_on) {
-            let _ = link.send.send(ToTarget::SyncWrites { volume, is_on });
-        }
-    }
-
-    /// Reads the map of an exported volume for the target.
-    fn route(&mut self, volume: u32) {
-        if self.routing.insert(volume) {
-            let client = self.client.clone();
-            self.call(async move { Answer::Routes(volume, read_routes(&client, volume).await) });
-        }
     }
 
     /// Has a copy deleted that the configuration of `epoch` has no place for.
@@ -728,36 +683,42 @@ impl Life {
     }
 }
 
-/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. Fails if what becomes of a disk cannot be
-/// kept.
-pub(crate) async fn serve(
-    (mut life, mut answers): Serving,
-    mut link: Link,
-    disks: &mut Disks,
-) -> Result<Ending, StateError> {
+/// Serves one life of a target until its socket closes, it says nothing any more, or a disk wants another one. The last waits as long as
+/// nothing can be saved in the node's directory: no other life could begin.
+pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link, disks: &mut Disks) -> Ending {
     let mut beats = ticks(life.heartbeat);
     let mut watching = watching::of_node(life.client.clone(), life.node_bytes());
-    let mut silence = Silence::default();
+    let (mut silence, mut listening) = (Silence::default(), ticks(SILENCE_STEP));
+    // Why a disk wants another life, and when it is looked whether one could begin.
+    let mut wanted = disks.used_though_out(&life.disks);
+    let mut look_at = Instant::now();
     let ending = loop {
+        let now = Instant::now();
+        if let Some(why) = wanted.take_if(|_| now >= look_at) {
+            if disks.can_be_saved() {
+                break Ending::Disk(why);
+            }
+            (wanted, look_at) = (Some(why), now + SAVE_INTERVAL);
+        }
         tokio::select! {
             message = link.receive.recv() => { silence.is_broken(); match message {
                 Some(FromTarget::Health(health)) => {
                     life.tell_disks_at = Instant::now();
-                    let decision = disks.note(&health)?;
+                    let decision = disks.note(&health);
                     // One that was left out when this life began needs no other.
                     let is_used = |path: &str| {
                         health.iter().any(|disk| disk.path == path && disk.left_out.is_none())
                     };
-                    if let Some((path, why)) = decision.out.iter().find(|(path, _)| is_used(path)) {
-                        break Ending::Disk(format!("the disk {path} is put out of service: {why}"));
-                    }
-                    if let Some(path) = decision.restart {
-                        break Ending::Disk(format!("requests of the disk {path} stand, and no other reset has helped"));
+                    let out = decision.out.iter().find(|(path, _)| is_used(path));
+                    if let Some((path, why)) = out {
+                        wanted = Some(format!("the disk {path} is put out of service: {why}"));
+                    } else if let Some((path, why)) = decision.restart {
+                        wanted.get_or_insert(format!("the disk {path} {why}"));
                     }
                 }
                 Some(FromTarget::Doubtful(doubtful)) => {
                     let on: Vec<u128> = doubtful.iter().map(|(_, disk)| *disk).collect();
-                    disks.trusted.settled(&life.disks, &on)?;
+                    disks.trusted.settled(&life.disks, &on);
                     life.doubt.heard(doubtful);
                     life.ask_about_doubts();
                     // What was in doubt and is not there any more may be wanted.
@@ -771,8 +732,8 @@ pub(crate) async fn serve(
             response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
                 if let Answer::Heartbeat(Ok(answer)) = &answer {
-                    if disks.restore(&answer.restore_disks)? {
-                        break Ending::Disk("a disk is put back in service".to_owned());
+                    if disks.restore(&answer.restore_disks) {
+                        wanted = Some("a disk is put back in service".to_owned());
                     }
                     watching.heard_of(answer.hold);
                 }
@@ -781,14 +742,15 @@ pub(crate) async fn serve(
                 }
                 life.answered(answer, &link).await;
             }
+            _ = listening.tick() => if let Some(silent) = silence.lasts() {
+                break Ending::Silent(silent);
+            },
             _ = beats.tick() => {
-                if let Some(silent) = silence.lasts(life.heartbeat) {
-                    break Ending::Silent(silent);
-                }
+                disks.save_again();
                 life.beat(disks);
             }
         }
     };
     drop(watching);
-    Ok(ending)
+    ending
 }

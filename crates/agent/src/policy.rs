@@ -3,7 +3,17 @@
 use std::time::Duration;
 
 /// How long a target that lives may take until it answers: it reads all records of its disks when it starts.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// And for so many of the bounds beyond which requests stand, each disk that stands when it starts is reset, one after the other,
+/// before it answers without them: for three stages that do not help, the time before the first one, and what it takes to look.
+const STALL_LIMITS: u32 = 5;
+
+/// In what time a target that lives is to answer which has so many disks, whose requests stand beyond this bound.
+pub(crate) fn answer_limit(stall_limit: Option<Duration>, disks: usize) -> Duration {
+    let disks = u32::try_from(disks).unwrap_or(u32::MAX);
+    let each = stall_limit.unwrap_or_default().saturating_mul(STALL_LIMITS);
+    ANSWER_LIMIT.saturating_add(each.saturating_mul(disks))
+}
 /// How long a disk of a node that is just being started may be in use elsewhere.
 pub(crate) const DISK_LIMIT: Duration = Duration::from_secs(10);
 /// How long a target waits to be started for a disk that its node has had and that is not there.
@@ -13,9 +23,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A life this long was a good one.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
-/// A target says how its disks are every five seconds: what has said nothing for so long stands still, and holds up those whose
+/// A target says how its disks are every five seconds ([`agentlink::DISKS_INTERVAL`]): what has said nothing for so long stands still, and holds up those whose
 /// writes it orders.
 pub(crate) const SILENT_LIMIT: Duration = Duration::from_secs(16);
+
+/// A step of an engine that listens. Of its own, since the masters say how often an engine is to beat, and may say once in a minute.
+pub(crate) const SILENCE_STEP: Duration = Duration::from_secs(1);
 
 /// For how long a target has said nothing. It counts the engine's own steps and not the clock: an engine that stood still together
 /// with its target, as both do on a machine that is frozen for a while, has nothing to hold against it.
@@ -30,10 +43,10 @@ impl Silence {
         self.lasted = Duration::ZERO;
     }
 
-    /// One more step of the engine, which takes one each `period`, has passed without a word; how long it has lasted once that is
-    /// too long.
-    pub(crate) fn lasts(&mut self, period: Duration) -> Option<Duration> {
-        self.lasted += period;
+    /// One more step of the engine, which takes one each [`SILENCE_STEP`], has passed without a word; how long it has lasted once
+    /// that is too long.
+    pub(crate) fn lasts(&mut self) -> Option<Duration> {
+        self.lasted += SILENCE_STEP;
         (self.lasted >= SILENT_LIMIT).then_some(self.lasted)
     }
 }
@@ -47,6 +60,8 @@ pub(crate) struct Seen {
     pub(crate) disk: bool,
     /// For how long no target has answered.
     pub(crate) since: Duration,
+    /// How long that may last, see [`answer_limit`].
+    pub(crate) answer_limit: Duration,
     /// The agent has served no life yet: somebody waits for it to say what is wrong.
     pub(crate) is_first: bool,
 }
@@ -67,7 +82,7 @@ pub(crate) enum Step {
 /// The next step while no target answers.
 pub(crate) fn next(seen: Seen) -> Step {
     if seen.process {
-        if seen.since < ANSWER_LIMIT {
+        if seen.since < seen.answer_limit {
             Step::Wait
         } else {
             Step::EndProcess
@@ -107,15 +122,23 @@ mod tests {
 
     #[test]
     fn silence_is_counted_in_steps_and_any_word_ends_it() {
-        let (mut silence, step) = (Silence::default(), SILENT_LIMIT / 4);
-        for _ in 0..3 {
-            assert_eq!(silence.lasts(step), None);
+        let mut silence = Silence::default();
+        let steps = SILENT_LIMIT.as_secs() / SILENCE_STEP.as_secs();
+        for _ in 1..steps {
+            assert_eq!(silence.lasts(), None);
         }
         silence.is_broken();
-        for _ in 0..3 {
-            assert_eq!(silence.lasts(step), None);
+        for _ in 1..steps {
+            assert_eq!(silence.lasts(), None);
         }
-        assert_eq!(silence.lasts(step), Some(SILENT_LIMIT));
+        assert_eq!(silence.lasts(), Some(SILENT_LIMIT));
+    }
+
+    #[test]
+    fn several_words_fit_into_the_silence_that_is_too_long() {
+        // However seldom the engine beats: a single step never is the whole of it.
+        let words = agentlink::DISKS_INTERVAL;
+        assert!(SILENCE_STEP < words && words * 3 < SILENT_LIMIT);
     }
 
     fn seen(process: bool, disk: bool, seconds: u64, is_first: bool) -> Seen {
@@ -124,8 +147,24 @@ mod tests {
             process,
             disk,
             since,
+            answer_limit: answer_limit(None, 2),
             is_first,
         }
+    }
+
+    #[test]
+    fn a_target_whose_disks_stand_is_not_ended_before_it_has_left_them_out() {
+        let stall_limit = Duration::from_secs(60);
+        let seen = |since| Seen {
+            since,
+            answer_limit: answer_limit(Some(stall_limit), 3),
+            ..seen(true, true, 0, false)
+        };
+        // Each stage of each disk gets one of them, and one more passes before the first.
+        assert_eq!(next(seen(3 * 4 * stall_limit + ANSWER_LIMIT)), Step::Wait);
+        assert_eq!(next(seen(3 * 5 * stall_limit + ANSWER_LIMIT)), Step::EndProcess);
+        // A bound that means never.
+        assert_eq!(answer_limit(Some(Duration::MAX), 2), Duration::MAX);
     }
 
     #[test]

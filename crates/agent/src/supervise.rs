@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::disks::Disks;
 use crate::link::{self, Hello, Link};
-use crate::lock::{self, LifeLock, LockError};
+use crate::lock::{self, LIFE_LOCK_VARIABLE, LifeLock, LockError};
 use crate::masters::{Ending, Life, Serving, serve};
 use crate::policy::{self, Pauses, Seen, Step};
 use crate::state::{State, StateError};
@@ -222,7 +222,7 @@ impl Supervisor<'_> {
                     if let Some((why, since)) = self.ended_for.take() {
                         tracing::warn!(stage = "process", why, took = ?since.elapsed(), "the target serves in a new process");
                     }
-                    match serve(life, link, &mut self.disks).await? {
+                    match serve(life, link, &mut self.disks).await {
                         Ending::Gone => {
                             tracing::warn!(
                                 incarnation = state.incarnation,
@@ -244,7 +244,7 @@ impl Supervisor<'_> {
                             tracing::error!(why, "the target is ended, for a new process to go on");
                             self.ended_for = Some((why, Instant::now()));
                             self.end().await?;
-                            pause = Duration::ZERO;
+                            pause = pauses.after(began.elapsed());
                         }
                         Ending::Silent(silent) => {
                             let why = format!("it has said nothing for {} s", silent.as_secs());
@@ -303,7 +303,7 @@ impl Supervisor<'_> {
         tracing::info!(incarnation, "target started");
         self.check_identity(&hello, state, cluster)?;
         let life = self
-            .register(client, state, cluster, &hello)
+            .register(client, state, cluster, &hello, false)
             .await?
             .map_err(AgentError::Masters)?;
         Ok((link, life))
@@ -326,6 +326,7 @@ impl Supervisor<'_> {
                 process: process.is_some(),
                 disk: disk.is_some(),
                 since: began.elapsed(),
+                answer_limit: self.answer_limit(),
                 is_first,
             });
             match (step, disk) {
@@ -372,7 +373,7 @@ impl Supervisor<'_> {
         tracing::info!(incarnation, "a target runs already: adopted");
         self.compare(&hello);
         let life = self
-            .register(client, state, cluster, &hello)
+            .register(client, state, cluster, &hello, true)
             .await?
             .map_err(|source| {
                 let holder = lock::holder(&self.config.target_lock()).ok().flatten();
@@ -382,8 +383,11 @@ impl Supervisor<'_> {
                     source,
                 }
             })?;
-        state.incarnation = incarnation;
-        state.save(&self.config.directory)?;
+        // As a rule it is known: that the node's directory is full, say, then ends nothing.
+        if state.incarnation != incarnation {
+            state.incarnation = incarnation;
+            state.save(&self.config.directory)?;
+        }
         Ok((link, life))
     }
 
@@ -425,8 +429,9 @@ impl Supervisor<'_> {
         state: &State,
         cluster: u128,
         hello: &Hello,
+        is_adopted: bool,
     ) -> Result<Result<Serving, ClientError>, AgentError> {
-        self.disks.new_life(&hello.disks)?;
+        self.disks.new_life(&hello.disks, is_adopted)?;
         let node = state.node_id();
         let found = hello.disks.iter().map(crate::wire::to_wire);
         let request = v1::RegisterRequest {
@@ -484,6 +489,7 @@ impl Supervisor<'_> {
                     .flat_map(|address| ["--metrics".to_owned(), address.to_string()]),
             )
             .env(TRUSTED_VARIABLE, self.disks.trusted.list())
+            .env(LIFE_LOCK_VARIABLE, "")
             .stdin(held.to_child()?)
             .stdout(Stdio::null())
             .stderr(file)
@@ -498,10 +504,15 @@ impl Supervisor<'_> {
         id.map_or(Ok(()), |id| Ok(held.record(id)?))
     }
 
+    /// In what time a target answers that lives.
+    fn answer_limit(&self) -> Duration {
+        policy::answer_limit(self.config.stall_limit, self.config.disks.len())
+    }
+
     /// Waits until the target that was just started says who it is.
     async fn answer(&mut self) -> Result<(Link, Hello), AgentError> {
         let socket = self.config.socket();
-        let deadline = Instant::now() + policy::ANSWER_LIMIT;
+        let (began, limit) = (Instant::now(), self.answer_limit());
         loop {
             if let Some(found) = link::connect(&socket).await {
                 return Ok(found);
@@ -514,9 +525,7 @@ impl Supervisor<'_> {
                     format!("it ended with {status}: {last}")
                 }
                 Some(Err(error)) => error.to_string(),
-                _ if Instant::now() >= deadline => {
-                    format!("it did not answer within {:?}", policy::ANSWER_LIMIT)
-                }
+                _ if began.elapsed() >= limit => format!("it did not answer within {limit:?}"),
                 _ => {
                     sleep(POLL).await;
                     continue;
@@ -535,6 +544,11 @@ impl Supervisor<'_> {
     /// The same; it is killed if it has not ended by itself in that time.
     async fn end_within(&mut self, limit: Duration) -> Result<(), AgentError> {
         let path = self.config.target_lock();
+        let is_nameless = lock::holder(&path)?.is_some_and(|holder| holder.process.is_none());
+        if let Some(child) = self.child.as_mut().filter(|_| is_nameless) {
+            // Nobody could write its number down, for want of room, say: it cannot be found by that.
+            drop(child.start_kill());
+        }
         let ended = tokio::task::spawn_blocking(move || lock::end(&path, limit)).await;
         match ended {
             Ok(Ok(true)) => {}

@@ -22,6 +22,8 @@ struct File {
 pub(crate) struct Trusted {
     path: PathBuf,
     file: File,
+    /// The file on disk is another: it could not be replaced.
+    is_unsaved: bool,
 }
 
 fn text(uuid: u128) -> String {
@@ -42,7 +44,11 @@ impl Trusted {
             },
             Err(source) => return Err(StateError::File { path, source }),
         };
-        Ok(Self { path, file })
+        Ok(Self {
+            path,
+            file,
+            is_unsaved: false,
+        })
     }
 
     /// As it stands in the environment.
@@ -51,12 +57,21 @@ impl Trusted {
     }
 
     fn change(&mut self, uuid: BTreeSet<String>) -> Result<(), StateError> {
-        if self.file.uuid == uuid {
+        if self.file.uuid == uuid && !self.is_unsaved {
             return Ok(());
         }
         self.file.uuid = uuid;
         let text = toml::to_string(&self.file).expect("identities are plain data");
-        replace(&self.path, &text)
+        let saved = replace(&self.path, &text);
+        self.is_unsaved = saved.is_err();
+        saved
+    }
+
+    /// Saves what could not be saved before.
+    pub(crate) fn save_again(&mut self) {
+        if self.is_unsaved && self.change(self.file.uuid.clone()).is_ok() {
+            tracing::info!("it is saved which disks are trusted");
+        }
     }
 
     /// A life of the target runs, with these disks: others are away.
@@ -66,8 +81,9 @@ impl Trusted {
         self.change(trusted)
     }
 
-    /// The copies on these disks are settled, but for some on those that are named.
-    pub(crate) fn settled(&mut self, found: &[agentlink::Disk], but: &[u128]) -> Result<(), StateError> {
+    /// The copies on these disks are settled, but for some on those that are named. What cannot be saved is saved later: that the node's
+    /// directory is full, say, is no reason to end a target.
+    pub(crate) fn settled(&mut self, found: &[agentlink::Disk], but: &[u128]) {
         let mut trusted = self.file.uuid.clone();
         for disk in found {
             match but.contains(&disk.uuid) {
@@ -75,7 +91,9 @@ impl Trusted {
                 false => drop(trusted.insert(text(disk.uuid))),
             }
         }
-        self.change(trusted)
+        if let Err(error) = self.change(trusted) {
+            tracing::warn!(%error, "which disks are trusted holds until this engine ends: saving it is tried again");
+        }
     }
 }
 
@@ -101,19 +119,19 @@ mod tests {
         let mut trusted = load();
         trusted.new_life(&both).unwrap();
         assert_eq!(load().list(), "", "nobody knows whether their copies are right");
-        trusted.settled(&both, &[2]).unwrap();
+        trusted.settled(&both, &[2]);
         assert_eq!(load().list(), list(&[1]));
-        trusted.settled(&both, &[]).unwrap();
+        trusted.settled(&both, &[]);
         assert_eq!(load().list(), list(&[1, 2]));
         // One was away for a life; that it has no copies in doubt while it is not there says nothing.
         let mut trusted = load();
         trusted.new_life(&both[..1]).unwrap();
-        trusted.settled(&both[..1], &[]).unwrap();
+        trusted.settled(&both[..1], &[]);
         assert_eq!(load().list(), list(&[1]));
         trusted.new_life(&both).unwrap();
         assert_eq!(load().list(), list(&[1]));
         // An old copy that could not be deleted is on a disk like any that was away.
-        trusted.settled(&both, &[1]).unwrap();
+        trusted.settled(&both, &[1]);
         assert_eq!(load().list(), list(&[2]));
     }
 

@@ -4,6 +4,8 @@
 //! its state when the connection begins and changes after that; nothing here is on the I/O path.
 //! The table is in `docs/formats/agent-link.md`.
 
+use std::time::Duration;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -14,6 +16,8 @@ pub const VERSION: u16 = 1;
 pub const HEAD_BYTES: usize = 6;
 /// No body is longer than this.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// How often a target says how its disks stand: the most that it is silent for.
+pub const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// One chunk of one volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

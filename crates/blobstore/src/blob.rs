@@ -179,6 +179,12 @@ impl Blobstore {
         *self.store.commits_within.borrow_mut() = Some((Rc::downgrade(&self.store), pause));
     }
 
+    /// What the device answered to a write or flush of metadata that failed; none as long as there was none. Nothing is changed or made
+    /// durable from then on, until the store is opened anew.
+    pub fn stopped(&self) -> Option<IoError> {
+        self.store.stopped.get()
+    }
+
     /// Whether a write to where nothing was written may find room: a cluster is free, and no commit waits for room.
     pub fn has_room(&self) -> bool {
         self.store.state.borrow().clusters.free_count() > 0 && !self.store.lacks_room.get()

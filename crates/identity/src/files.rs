@@ -48,6 +48,12 @@ impl Files {
         }
     }
 
+    /// Whether there is a certificate. One whose first writer was cut off before it took its place does so now.
+    pub fn has_certificate(&self) -> bool {
+        let finish = |key| matches!(next_of(&self.certificate, &key), Ok(Some(_)));
+        self.certificate.exists() || key(&self.key).is_ok_and(finish)
+    }
+
     /// Changes whenever one of the files is another one, or has another content.
     pub fn stamp(&self) -> Stamp {
         let one = |path: &Path| {
@@ -160,7 +166,17 @@ impl Credentials {
     /// See [`CredentialsError`]. Those whose certificate has ended, too.
     pub fn load(files: &Files) -> Result<Self, CredentialsError> {
         let authorities = certificates(&files.authority, "the certificates of authorities")?;
-        let mut chain = certificates(&files.certificate, "a certificate")?;
+        // The first one of a directory may stand beside its place still.
+        let finished = match files.certificate.exists() {
+            true => None,
+            false => key(&files.key)
+                .ok()
+                .and_then(|key| next_of(&files.certificate, &key).ok()?),
+        };
+        let mut chain = match finished {
+            Some(chain) => chain,
+            None => certificates(&files.certificate, "a certificate")?,
+        };
         let key = key(&files.key)?;
         let path = || files.certificate.clone();
         let openssl = |source| CredentialsError::OpenSsl { path: path(), source };
@@ -228,11 +244,16 @@ fn broken_off(path: &Path, chain: &[X509], key: &PKey<Private>) -> Result<Option
     if is_of_key(chain)? {
         return Ok(None);
     }
+    next_of(path, key)
+}
+
+/// The certificate of this key that stands beside this place, if there is one: it takes its place, if that can be done.
+fn next_of(path: &Path, key: &PKey<Private>) -> Result<Option<Vec<X509>>, ErrorStack> {
     let fresh = fresh_of(path);
     let Ok(next) = certificates(&fresh, "a certificate") else {
         return Ok(None);
     };
-    if !is_of_key(&next)? {
+    if !next[0].public_key()?.public_eq(key) {
         return Ok(None);
     }
     // Who may read it but not write there goes on with it as well.

@@ -73,6 +73,33 @@ fn a_renewal_that_was_cut_off_between_key_and_certificate_is_finished() {
 }
 
 #[test]
+fn first_credentials_that_were_cut_off_between_key_and_certificate_are_finished() {
+    let place = tempfile::tempdir().unwrap();
+    let authority = Authority::init(&place.path().join("ca"), None, Validity::days(100)).unwrap();
+    for loads in [true, false] {
+        let own = place.path().join(format!("own-{loads}"));
+        let files = authority.issue(&issue(Role::Admin)).unwrap().write(&own).unwrap();
+        let serial = Credentials::load(&files).unwrap().identity().serial.clone();
+        let fresh = own.join("cert.pem.new");
+        std::fs::rename(&files.certificate, &fresh).unwrap();
+        if !loads {
+            // Who has a join token asks first.
+            assert!(files.has_certificate());
+            assert!(files.certificate.exists());
+        }
+        assert_eq!(Credentials::load(&files).unwrap().identity().serial, serial);
+        assert!(!fresh.exists());
+        // That of another key is none.
+        std::fs::remove_file(&files.certificate).unwrap();
+        std::fs::copy(place.path().join("ca/ca.pem"), &fresh).unwrap();
+        assert!(!files.has_certificate());
+        let error = Credentials::load(&files).unwrap_err().to_string();
+        assert!(error.contains("cert.pem"), "{error}");
+        assert!(fresh.exists());
+    }
+}
+
+#[test]
 fn nobody_is_taken_for_what_he_is_not() {
     let place = tempfile::tempdir().unwrap();
     let (here, there) = (place.path().join("here"), place.path().join("there"));

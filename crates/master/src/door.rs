@@ -13,6 +13,7 @@ use identity::{Credentials, Identity, Watched};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
@@ -22,6 +23,13 @@ const WAITING: usize = 64;
 const HANDSHAKES_MAX: usize = 256;
 /// How long one may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// A connection from which nothing has come for so long is closed: whoever speaks HTTP/2 answers to the pings of
+/// [`KEEPALIVE_INTERVAL`], and who does not has nothing to say here.
+const SILENT_LIMIT: Duration = Duration::from_secs(30);
+/// How often each connection is asked whether its peer is there still.
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// In what time it has to say so.
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after the system gave no connection, which it does when files are short.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The first byte of a TLS connection: a handshake record (RFC 8446, section 5.1).
@@ -54,6 +62,46 @@ pub(crate) enum Who {
 pub(crate) struct Connection {
     stream: Stream,
     caller: Caller,
+    silence: Silence,
+}
+
+/// For how long nothing has come.
+struct Silence {
+    limit: Duration,
+    heard: Instant,
+    /// Looks again whether it is too long.
+    look: Pin<Box<Sleep>>,
+}
+
+impl Silence {
+    fn new(limit: Duration) -> Self {
+        let look = Box::pin(tokio::time::sleep(limit));
+        let heard = Instant::now();
+        Self { limit, heard, look }
+    }
+
+    /// Nothing has come yet; an error once that has lasted too long.
+    fn lasts(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.look.as_mut().poll(context).is_ready() {
+            let until = self.heard + self.limit;
+            if Instant::now() >= until {
+                let why = format!("the caller has said nothing for {} s", self.limit.as_secs());
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+            }
+            self.look.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
+}
+
+impl Connection {
+    fn new(stream: Stream, caller: Caller, limit: Duration) -> Self {
+        Self {
+            stream,
+            caller,
+            silence: Silence::new(limit),
+        }
+    }
 }
 
 enum Stream {
@@ -117,10 +165,7 @@ async fn meet(
 ) -> Result<Connection, String> {
     let text = |error: io::Error| error.to_string();
     stream.set_nodelay(true).map_err(text)?;
-    let plain = |stream, who| Connection {
-        stream: Stream::Plain(stream),
-        caller: Caller { address, who },
-    };
+    let plain = |stream, who| Connection::new(Stream::Plain(stream), Caller { address, who }, SILENT_LIMIT);
     let Some(watched) = credentials else {
         return Ok(plain(stream, Who::Anyone));
     };
@@ -157,10 +202,8 @@ async fn secure(
         Ok(Some(identity)) => Who::Holder(Arc::new(identity)),
         Err(error) => Who::Strange(error.to_string().into()),
     };
-    Ok(Connection {
-        stream: Stream::Secure(Box::new(TokioIo::new(stream))),
-        caller: Caller { address, who },
-    })
+    let stream = Stream::Secure(Box::new(TokioIo::new(stream)));
+    Ok(Connection::new(stream, Caller { address, who }, SILENT_LIMIT))
 }
 
 impl AsyncRead for Connection {
@@ -169,10 +212,15 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.stream {
+        let read = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Stream::Secure(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        if read.is_pending() {
+            return self.silence.lasts(context);
         }
+        self.silence.heard = Instant::now();
+        read
     }
 }
 
@@ -218,5 +266,38 @@ impl AsyncWrite for Connection {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Stream::Secure(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn who_says_nothing_is_not_kept() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut caller = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, address) = listener.accept().await.unwrap();
+        let who = Caller {
+            address,
+            who: Who::Plain,
+        };
+        let limit = Duration::from_millis(400);
+        let mut connection = Connection::new(Stream::Plain(stream), who, limit);
+        let began = Instant::now();
+        let speaks = tokio::spawn(async move {
+            for _ in 0..4 {
+                tokio::time::sleep(limit / 2).await;
+                caller.write_all(b"x").await.unwrap();
+            }
+            caller
+        });
+        let mut heard = [0; 4];
+        connection.read_exact(&mut heard).await.unwrap();
+        assert!(began.elapsed() > limit, "what it says keeps it");
+        let _caller = speaks.await.unwrap();
+        let error = connection.read(&mut heard).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -320,6 +320,9 @@ impl Master {
         // A node names its copies, of which it may have very many.
         let nodes = NodesServer::new(face.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let server = tonic::transport::Server::builder()
+            // Of a peer that is gone without a word nothing else is ever heard: its watches would stay for ever.
+            .http2_keepalive_interval(Some(door::KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(door::KEEPALIVE_TIMEOUT))
             .add_service(Guarded::new(ClusterServer::new(face.clone()), &policy, &whose))
             .add_service(Guarded::new(nodes, &policy, &whose))
             .add_service(Guarded::new(VolumesServer::new(face.clone()), &policy, &whose))

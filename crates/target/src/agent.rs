@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use agentlink::{Decoder, Frame, FromTarget, ToTarget, encode_known};
+use agentlink::{DISKS_INTERVAL, Decoder, Frame, FromTarget, ToTarget, encode_known};
 use foundation::{Epoch, KeptCopies};
 use reactor::mailbox::{MailboxSender, mailbox};
 use reactor::sync::channel;
@@ -24,8 +24,6 @@ use crate::portal::{Export, Portals};
 
 /// Messages that wait on either side; an agent that takes none for longer is cut off.
 const QUEUE_MESSAGES: usize = 65_536;
-/// How often the agent hears how the disks stand.
-const DISKS_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it hears how far the copies are that come back.
 const RESYNCS_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -9,6 +9,7 @@ mod fake;
 mod foreign;
 mod http;
 mod nonsense;
+mod silent;
 mod watches;
 
 use std::time::Duration;

@@ -381,4 +381,10 @@ impl DiskHandle {
     pub fn length_bytes(&self) -> u64 {
         self.disk.visible.borrow().length
     }
+
+    /// Gives it another length behind the host's back, durably: a disk that has lost its medium, or answers with less than it has.
+    pub fn set_length_bytes(&self, length_bytes: u64) {
+        self.disk.visible.borrow_mut().length = length_bytes;
+        self.disk.durable.borrow_mut().length = length_bytes;
+    }
 }

@@ -229,7 +229,7 @@ fn run_engine(arguments: EngineArguments) -> Result<(), Failure> {
 /// Comes to a certificate, if there is none yet and a token was given. Waits for a master that answers.
 fn join(arguments: &EngineArguments) -> Result<(), Failure> {
     let files = super::credentials::named(arguments.credentials.clone());
-    if files.as_ref().is_some_and(|files| files.certificate.exists()) {
+    if files.as_ref().is_some_and(|files| files.has_certificate()) {
         return Ok(());
     }
     let token = super::ca::token::given(arguments.join.clone(), arguments.join_file.as_deref())?;

@@ -95,6 +95,10 @@ pub(crate) fn run(
     arguments: &TargetArguments,
     set_filter: impl Fn(&str) -> Result<(), String> + 'static,
 ) -> Result<(), Failure> {
+    // Before anything else: the engine that started this may have ended already.
+    agent::lock::record_own().unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot write this process's number into its lock: a node engine that did not start it cannot end it");
+    });
     let config = arguments.config.as_deref().map(TargetConfig::load).transpose()?;
     let stop = super::signals::stop_on_signal().map_err(Failure::new)?;
     end_with_any_reactor();

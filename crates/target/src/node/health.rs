@@ -66,6 +66,8 @@ pub(super) struct Guard {
     pub(super) channel: Rc<dyn Channel>,
     /// A sample read is under way: there is no second one.
     is_sampling: Cell<bool>,
+    /// It was said that the disk's store has stopped.
+    is_stop_said: Cell<bool>,
     stall_limit: Option<Duration>,
 }
 
@@ -205,6 +207,7 @@ impl Guard {
             measures,
             channel,
             is_sampling: Cell::new(false),
+            is_stop_said: Cell::new(false),
             stall_limit: care.map(|care| care.stall_limit),
         })
     }
@@ -233,6 +236,21 @@ impl Guard {
             path: path.to_owned(),
             why,
         }
+    }
+
+    /// Whether the disk's store has stopped, so that nothing is made durable there before it is opened anew, which another process does:
+    /// nobody knows what of it a failed flush has left. Says so once.
+    fn has_stopped(&self, stopped: Option<IoError>) -> bool {
+        let Some(error) = stopped else { return false };
+        if !self.is_stop_said.replace(true) {
+            let disk = &self.measures.path;
+            tracing::error!(
+                disk,
+                %error,
+                "nothing can be made durable on a disk any more, since a write or flush of its metadata failed: the target is to be started anew"
+            );
+        }
+        true
     }
 
     /// Reads one page, and says how long the disk took; none if it failed, or is at another one.
@@ -295,7 +313,8 @@ impl Copies {
                 standing_ms: load(&resets.standing_ms),
                 resets: resets.begun.each_ref().map(load),
                 cured: resets.cured.each_ref().map(load),
-                needs_process: resets.needs_process.load(Ordering::Relaxed),
+                needs_process: resets.needs_process.load(Ordering::Relaxed)
+                    || disk.guard.has_stopped(disk.store.stopped()),
                 left_out: None,
             }
         };
@@ -311,7 +330,7 @@ impl Copies {
 
 impl Node {
     /// How the disks are.
-    pub(crate) fn disk_health(&self) -> Vec<agentlink::DiskHealth> {
+    pub fn disk_health(&self) -> Vec<agentlink::DiskHealth> {
         self.copies.health()
     }
 

@@ -19,6 +19,9 @@ use crate::support::{DISK, VOLUME, geometry};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 
+/// After which a request stands on a disk that is watched.
+const STALL_LIMIT: Duration = Duration::from_secs(2);
+
 fn chunk() -> ChunkId {
     from_chunk(Chunk {
         volume: VOLUME,
@@ -50,6 +53,21 @@ enum Does {
     Deletes,
     /// Nor now, and its disk fails just then.
     DeletesInVain,
+}
+
+/// A node with these disks, each of which is watched.
+async fn watched(disks: &[DiskConfig]) -> Result<Rc<Node>, String> {
+    let identity = Identity {
+        cluster: CLUSTER,
+        node: NodeId(1),
+        incarnation: Incarnation(1000),
+    };
+    let care = DiskCare {
+        stall_limit: STALL_LIMIT,
+        faults: None,
+    };
+    let started = Node::start_with_care(identity, disks, Settings::default(), Some(&care)).await;
+    started.map_err(|error| error.to_string())
 }
 
 struct Machine {
@@ -141,25 +159,28 @@ impl Machine {
 
     /// Why a node with these disks, each of which is watched, does not start; else those that it serves.
     fn start(&self, disks: &[u128]) -> Result<Vec<u128>, String> {
-        let disks: Vec<DiskConfig> = disks.iter().map(|&which| disk(which)).collect();
-        let identity = Identity {
-            cluster: CLUSTER,
-            node: NodeId(1),
-            incarnation: Incarnation(1000),
+        let disks = disks.iter().map(|&which| disk(which)).collect();
+        self.start_within(Duration::from_secs(2), disks)
+    }
+
+    /// The same with disks that it has had, which are not made anew.
+    fn start_as_had(&self, disks: &[u128]) -> Result<Vec<u128>, String> {
+        let had = |which: &u128| DiskConfig {
+            size: None,
+            ..disk(*which)
         };
-        let care = DiskCare {
-            stall_limit: Duration::from_secs(2),
-            faults: None,
-        };
+        self.start_within(Duration::from_secs(2), disks.iter().map(had).collect())
+    }
+
+    fn start_within(&self, limit: Duration, disks: Vec<DiskConfig>) -> Result<Vec<u128>, String> {
         let found = Rc::new(RefCell::new(None));
         let put = found.clone();
         self.simulation.start(self.host, move || async move {
-            let started = Node::start_with_care(identity, &disks, Settings::default(), Some(&care)).await;
-            let started = started.map_err(|error| error.to_string());
+            let started = watched(&disks).await;
             let serves = started.map(|node| node.disks().iter().map(|disk| disk.uuid - DISK).collect());
             *put.borrow_mut() = Some(serves);
         });
-        self.simulation.run_for(Duration::from_secs(2));
+        self.simulation.run_for(limit);
         self.simulation.power_off(self.host);
         self.simulation.run_for(Duration::from_secs(1));
         found.take().expect("it has ended")
@@ -246,6 +267,56 @@ fn a_broken_disk_does_not_hold_up_the_others() {
     let alone = machine.start(&[1]).unwrap_err();
     assert!(alone.contains("/disk1"), "{alone}");
     assert_eq!(machine.found(&[2]), [(2, 5)]);
+}
+
+#[test]
+fn one_that_is_smaller_than_it_was_or_empty_is_most_likely_another_and_refused() {
+    let mut machine = Machine::new();
+    machine.live(&[1, 2], Does::Makes(2, 5));
+    for length_bytes in [16 << 20, 0] {
+        machine.device(1).set_length_bytes(length_bytes);
+        // As a node names a disk that it has had: it is not made anew.
+        let refused = machine.start_as_had(&[1, 2]).unwrap_err();
+        assert!(refused.contains("/disk1"), "{length_bytes} bytes: {refused}");
+    }
+    assert_eq!(machine.found(&[2]), [(2, 5)]);
+}
+
+#[test]
+fn behind_a_disk_that_is_refused_nothing_is_made() {
+    let mut machine = Machine::new();
+    machine.live(&[1], Does::Nothing);
+    machine.device(1).set_length_bytes(0);
+    let had = DiskConfig {
+        size: None,
+        ..disk(1)
+    };
+    assert!(machine.start_within(STALL_LIMIT, vec![had, disk(2)]).is_err());
+    assert!(machine.start_as_had(&[2]).is_err(), "it was not made");
+}
+
+#[test]
+fn a_disk_whose_store_has_stopped_wants_another_process() {
+    let machine = Machine::new();
+    let told = Rc::new(RefCell::new(Vec::new()));
+    let (put, failing) = (told.clone(), machine.device(1));
+    machine.simulation.start(machine.host, move || async move {
+        let node = watched(&[disk(1), disk(2)]).await.unwrap();
+        let wants = |node: &Node| -> Vec<bool> {
+            let health = node.disk_health();
+            health.iter().map(|disk| disk.needs_process).collect()
+        };
+        put.borrow_mut().push(wants(&node));
+        failing.fail_syncs(true);
+        let made = node.create_copy(chunk(), geometry(), (DISK + 1, true)).await;
+        assert!(made.is_err(), "its disk fails");
+        // Once: what a flush that fails leaves is not known, though the next one goes well.
+        failing.fail_syncs(false);
+        put.borrow_mut().push(wants(&node));
+        std::future::pending::<()>().await;
+    });
+    machine.simulation.run_for(Duration::from_secs(4));
+    assert_eq!(*told.borrow(), [[false, false], [true, false]]);
 }
 
 #[test]

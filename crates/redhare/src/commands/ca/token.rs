@@ -275,7 +275,7 @@ pub(crate) fn join(arguments: JoinArguments, output: &Output) -> Result<(), Fail
             "no join token was given; give --token-file FILE or --token TOKEN, or set {VARIABLE}"
         ))
     })?;
-    if identity::Files::in_directory(&out).certificate.exists() {
+    if identity::Files::in_directory(&out).has_certificate() {
         return Err(Failure::new(format!(
             "there are credentials in {} already; name another directory, or remove them",
             out.display()

@@ -153,7 +153,7 @@ impl DiskError {
 pub(in crate::node) struct Disk {
     pub(in crate::node) uuid: u128,
     pub(in crate::node) path: PathBuf,
-    pub(super) store: Blobstore,
+    pub(in crate::node) store: Blobstore,
     /// Copies whose records have changed, each once.
     pub(super) noted: RefCell<Vec<ChunkId>>,
     pub(super) changed: Notify,
