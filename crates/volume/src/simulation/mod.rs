@@ -431,13 +431,6 @@ fn a_clone_loses_nothing_of_what_it_began_with() {
     );
 }
 
-/// A chunk with one copy in sync lost its power, and what was not flushed with it, in an epoch that was forgotten; it went on in a lower one.
-#[test]
-fn what_power_took_from_the_only_copy_may_be_missed_though_the_store_is_restored() {
-    let mut world = World::with_restored_store(179_603_743_693);
-    world.run_as_asked(false).unwrap();
-}
-
 /// The masters' store becomes what it was some seconds ago, again and again, while nodes die, are cut off and copies move: nothing is lost
 /// or old, and everything comes right.
 #[test]

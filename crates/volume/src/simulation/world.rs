@@ -722,9 +722,7 @@ impl World {
 
     pub(super) fn committed(&mut self, chunk: usize, epoch: Epoch, reborn: bool) {
         if reborn {
-            // A store that was restored may give lower epochs than those it has forgotten.
-            let due = self.loss_due[chunk].map_or(epoch, |due| due.min(epoch));
-            self.loss_due[chunk] = Some(due);
+            self.loss_due[chunk].get_or_insert(epoch);
         }
     }
 }

@@ -24,8 +24,9 @@ fn first_proposal(core: &mut NodeCore, tenths: u32) -> Option<(u32, ChunkConfig)
 #[test]
 fn a_member_that_does_not_seal_is_left_out_in_the_end() {
     let mut core = sealing_again();
-    core.handle_persisted(NOW, chunk(), PersistToken(9));
     seal_answer_in(&mut core, 2, 2, Vec::new(), true);
+    assert_eq!(first_proposal(&mut core, 40), None);
+    core.handle_persisted(NOW, chunk(), PersistToken(99));
     let (tenths, config) = first_proposal(&mut core, 400).expect("it gives it up");
     assert!((300..310).contains(&tenths), "after {tenths} tenths of a second");
     assert_eq!(config, three(3, 1, &[1, 2]));
