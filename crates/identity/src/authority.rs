@@ -1,9 +1,9 @@
 //! The cluster's certificate authority: a directory with the root key.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use openssl::error::ErrorStack;
@@ -14,6 +14,7 @@ use openssl::x509::{X509, X509Name, X509Ref};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::durable::{make_directory, prepare, replace, take_place};
 use crate::files::{self, CredentialsError, Files};
 use crate::holder::{ISSUER_ORGANIZATION, cluster_of, unix};
 use crate::issuer::{self, Issuer};
@@ -305,7 +306,10 @@ impl Authority {
             root,
             vouched: Vec::new(),
         };
-        authority.save()?;
+        // The key first: roots alone are an authority whose key is lost, or somebody's credentials, and nobody writes over
+        // those.
+        authority.save_root()?;
+        authority.save_bundle()?;
         Ok(authority)
     }
 
@@ -616,8 +620,15 @@ impl Authority {
 
     /// The bundle first: one that has a root too many does no harm if the second file is not written.
     fn save(&self) -> Result<(), AuthorityError> {
-        let bundle = self.directory.join(BUNDLE);
-        replace(&bundle, &bundle_pem(&self.bundle)?, 0o644)?;
+        self.save_bundle()?;
+        self.save_root()
+    }
+
+    fn save_bundle(&self) -> Result<(), AuthorityError> {
+        replace(&self.directory.join(BUNDLE), &bundle_pem(&self.bundle)?, 0o644)
+    }
+
+    fn save_root(&self) -> Result<(), AuthorityError> {
         let mut text = Zeroizing::new(Vec::with_capacity(16_384));
         text.extend(&*Zeroizing::new(self.key.private_key_to_pem_pkcs8()?));
         for certificate in std::iter::once(&self.root).chain(&self.vouched) {
@@ -627,14 +638,21 @@ impl Authority {
     }
 }
 
-/// Whether there is an authority, or something else that is not to be written over. Roots without a key are what is left of
-/// an [`Authority::init`] that was cut off, as long as nothing else is there.
+/// Whether there is an authority, or something else that is not to be written over. A key without roots is what is left of
+/// an [`Authority::init`] that was cut off, as long as its lock is there and nothing else: nothing was issued with it. Without the
+/// lock it is a copy that somebody has put there.
 fn is_taken(directory: &Path) -> bool {
-    let left = [BUNDLE, LOCK].map(|name| directory.join(name));
+    let is_there = |name: &str| directory.join(name).symlink_metadata().is_ok();
+    if is_there(BUNDLE) || !is_there(ROOT) {
+        return is_there(BUNDLE);
+    }
+    let left = [ROOT, LOCK].map(|name| directory.join(name));
     let is_left = |path: PathBuf| left.contains(&path) || path.extension().is_some_and(|end| end == "new");
-    let mut found = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    directory.join(ROOT).exists()
-        || directory.join(BUNDLE).exists() && found.any(|entry| !is_left(entry.path()))
+    // What cannot be looked at may be anything.
+    let is_cut_off = is_there(LOCK)
+        && std::fs::read_dir(directory)
+            .is_ok_and(|mut found| found.all(|entry| entry.is_ok_and(|entry| is_left(entry.path()))));
+    !is_cut_off
 }
 
 /// Waits until nobody else changes the authority; nobody does until the file is dropped.
@@ -719,73 +737,4 @@ fn new_root(cluster: Cluster, key: &PKeyRef<Private>, validity: Validity) -> Res
         kind: Kind::Authority,
     }
     .sign(key, None, key)
-}
-
-pub(crate) fn make_directory(path: &Path) -> Result<(), AuthorityError> {
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path);
-    made.map_err(|source| AuthorityError::Write {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Replaces a file durably and at once.
-pub(crate) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
-    prepare(path, content, mode)?;
-    take_place(path, content)
-}
-
-/// Where a file's next content stands until it takes its place.
-pub(crate) fn fresh_of(path: &Path) -> PathBuf {
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    PathBuf::from(fresh)
-}
-
-/// Makes a file's next content durable beside it.
-fn prepare(path: &Path, content: &[u8], mode: u32) -> Result<(), AuthorityError> {
-    let failed = |source| AuthorityError::Write {
-        path: path.to_owned(),
-        source,
-    };
-    let fresh = fresh_of(path);
-    // One that was left behind may have another mode.
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&fresh)
-        .map_err(failed)?;
-    file.write_all(content).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    sync_directory(path).map_err(failed)
-}
-
-fn take_place(path: &Path, content: &[u8]) -> Result<(), AuthorityError> {
-    let renamed = match std::fs::rename(fresh_of(path), path) {
-        // Who reads may have come first.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::read(path) {
-            Ok(there) if there == content => Ok(()),
-            _ => Err(error),
-        },
-        renamed => renamed,
-    };
-    let renamed = renamed.and_then(|()| sync_directory(path));
-    renamed.map_err(|source| AuthorityError::Write {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
 }

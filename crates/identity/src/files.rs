@@ -17,7 +17,7 @@ use openssl::x509::store::{X509Store, X509StoreBuilder};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::authority::fresh_of;
+use crate::durable::fresh_of;
 use crate::{Identity, IdentityError};
 
 /// A file that is longer holds something else.
@@ -81,7 +81,7 @@ pub enum CredentialsError {
         source: io::Error,
     },
     /// It is something else.
-    #[error("{} is no PEM file of at most {BYTES_MAX} bytes with {what} in it ({why}); make it anew with \"redhare ca issue\"", path.display())]
+    #[error("{} is no PEM file of at most {BYTES_MAX} bytes with {what} in it ({why}); make it anew with \"redhare ca issue --force\"", path.display())]
     Content {
         /// The file.
         path: PathBuf,
@@ -99,7 +99,7 @@ pub enum CredentialsError {
         mode: u32,
     },
     /// Key and certificate are of different pairs.
-    #[error("the key {} is not that of the certificate {}; put both there as \"redhare ca issue\" made them", key.display(), certificate.display())]
+    #[error("the key {} is not that of the certificate {}; put both there as they were made, or make them anew with \"redhare ca renew\"", key.display(), certificate.display())]
     Mismatch {
         /// The key.
         key: PathBuf,
@@ -107,7 +107,7 @@ pub enum CredentialsError {
         certificate: PathBuf,
     },
     /// A certificate, but none of a cluster's.
-    #[error("the certificate {} is none of a Redhare cluster: {source}; make one with \"redhare ca issue\"", path.display())]
+    #[error("the certificate {} is none of a Redhare cluster: {source}; make one with \"redhare ca issue\", with --force in its place", path.display())]
     Identity {
         /// The certificate.
         path: PathBuf,
@@ -129,7 +129,7 @@ pub enum CredentialsError {
         remedy: &'static str,
     },
     /// OpenSSL.
-    #[error("OpenSSL refuses the credentials with {}: {source}; make them anew with \"redhare ca issue\"", path.display())]
+    #[error("OpenSSL refuses the credentials with {}: {source}; make them anew with \"redhare ca renew\", or \"redhare ca issue --force\"", path.display())]
     OpenSsl {
         /// The certificate.
         path: PathBuf,

@@ -16,7 +16,8 @@ use openssl::x509::{X509, X509Ref, X509Req, X509StoreContext};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::authority::{AuthorityError, Summary, Validity, bundle_pem, make_directory, replace, summary};
+use crate::authority::{AuthorityError, Summary, Validity, bundle_pem, summary};
+use crate::durable::{make_directory, replace};
 use crate::files::{self, CredentialsError};
 use crate::holder::{cluster_of, is_issuer, unix};
 use crate::making::{Kind, Making, holder_subject};
@@ -32,7 +33,7 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, Error)]
 pub enum IssuerError {
     /// There is none, or it cannot be read.
-    #[error("{} is no issuer: {source}; make one with \"redhare ca issuer\"", path.display())]
+    #[error("{} is no issuer: {source}; make one with \"redhare ca issuer\", with --force in the place of what is there", path.display())]
     Open {
         /// Its file.
         path: PathBuf,
@@ -40,7 +41,7 @@ pub enum IssuerError {
         source: CredentialsError,
     },
     /// It has ended.
-    #[error("the issuer {} has expired; make it anew with \"redhare ca issuer\"", path.display())]
+    #[error("the issuer {} has expired; make it anew with \"redhare ca renew\"", path.display())]
     Expired {
         /// Its file.
         path: PathBuf,
@@ -62,7 +63,7 @@ pub enum IssuerError {
         why: String,
     },
     /// Nobody would believe it.
-    #[error("what the issuer {} signs is not believed here: {why}; make it anew with \"redhare ca issuer\", and give masters the ca.pem of now", path.display())]
+    #[error("what the issuer {} signs is not believed here: {why}; make it anew with \"redhare ca renew\", and give masters the ca.pem of now", path.display())]
     Untrusted {
         /// Its file.
         path: PathBuf,

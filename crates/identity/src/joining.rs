@@ -198,7 +198,7 @@ pub enum JoiningError {
     },
     /// A certificate that does not serve.
     #[error(
-        "the certificate that it sent cannot be used: {why}; make the issuer and the masters' credentials anew (\"redhare ca issuer\", \"redhare ca renew\")"
+        "the certificate that it sent cannot be used: {why}; make the issuer and the masters' credentials anew (\"redhare ca renew\")"
     )]
     Certificate {
         /// What is wrong.

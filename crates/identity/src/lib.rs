@@ -15,6 +15,7 @@
 
 mod authority;
 pub mod data_path;
+mod durable;
 mod failure;
 mod files;
 mod holder;

@@ -301,8 +301,23 @@ fn an_authority_whose_making_was_cut_off_can_be_made_and_nothing_else_is_written
     let place = tempfile::tempdir().unwrap();
     let ca = place.path().join("ca");
     Authority::init(&ca, None, Validity::days(100)).unwrap();
-    std::fs::remove_file(ca.join("authority.pem")).unwrap();
-    std::fs::write(ca.join("authority.pem.new"), "half").unwrap();
+    let refused = |taken: &Path, kept: &str| {
+        let before = std::fs::read(taken.join(kept)).unwrap();
+        let error = Authority::init(taken, None, Validity::days(100)).unwrap_err();
+        assert!(error.to_string().contains("has an authority already"), "{error}");
+        assert_eq!(std::fs::read(taken.join(kept)).unwrap(), before);
+    };
+    // Before its key had its place, and after.
+    std::fs::remove_file(ca.join("ca.pem")).unwrap();
+    std::fs::rename(ca.join("authority.pem"), ca.join("authority.pem.new")).unwrap();
+    Authority::init(&ca, None, Validity::days(100)).unwrap();
+    std::fs::remove_file(ca.join("ca.pem")).unwrap();
+    std::fs::write(ca.join("ca.pem.new"), "half").unwrap();
+    // A copy of the key that was put somewhere.
+    let copy = place.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(ca.join("authority.pem"), copy.join("authority.pem")).unwrap();
+    refused(&copy, "authority.pem");
     let made = Authority::init(&ca, None, Validity::days(100)).unwrap();
     assert_eq!(
         Authority::open(&ca).unwrap().root().unwrap(),
@@ -310,14 +325,15 @@ fn an_authority_whose_making_was_cut_off_can_be_made_and_nothing_else_is_written
     );
     let files = made.issue(&issue(Role::Admin)).unwrap();
     let files = files.write(&place.path().join("admin")).unwrap();
-    // One whose key is lost, and a directory of credentials.
+    refused(files.authority.parent().unwrap(), "ca.pem");
+    // One that has issued, without its roots; one whose key is lost, and roots alone.
+    std::fs::rename(ca.join("ca.pem"), place.path().join("ca.pem")).unwrap();
+    refused(&ca, "authority.pem");
+    std::fs::rename(place.path().join("ca.pem"), ca.join("ca.pem")).unwrap();
     std::fs::remove_file(ca.join("authority.pem")).unwrap();
-    for taken in [&ca, files.authority.parent().unwrap()] {
-        let before = std::fs::read(taken.join("ca.pem")).unwrap();
-        let error = Authority::init(taken, None, Validity::days(100)).unwrap_err();
-        assert!(error.to_string().contains("has an authority already"), "{error}");
-        assert_eq!(std::fs::read(taken.join("ca.pem")).unwrap(), before);
-    }
+    refused(&ca, "ca.pem");
+    std::fs::remove_dir_all(ca.join("issued")).unwrap();
+    refused(&ca, "ca.pem");
 }
 
 #[test]

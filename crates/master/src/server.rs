@@ -175,7 +175,7 @@ fn check_issuer(config: &Config, credentials: Option<&Watched>) -> Result<(), Ru
     issuer.check(own.authorities())?;
     let days = (issuer.summary()?.not_after - identity::unix_now()).div_euclid(86_400);
     if days < ISSUER_WARNING_DAYS {
-        tracing::warn!("this master's issuer ends in {days} days; make it anew with \"redhare ca issuer\"");
+        tracing::warn!("this master's issuer ends in {days} days; make it anew with \"redhare ca renew\"");
     }
     Ok(())
 }

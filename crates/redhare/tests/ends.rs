@@ -118,6 +118,64 @@ fn an_import_that_is_stopped_commits_and_says_how_to_go_on() {
 }
 
 #[test]
+fn what_a_signal_stops_deletes_no_more() {
+    const FILES: u64 = 4000;
+    let place = Place::new();
+    let source = place.path("source");
+    std::fs::create_dir(source.join("gone")).unwrap();
+    for index in 0..FILES {
+        std::fs::write(source.join(format!("gone/{index:06}")), "").unwrap();
+    }
+    done(words!["import", &source, &place.volume()]);
+    std::fs::remove_dir_all(source.join("gone")).unwrap();
+    std::fs::write(source.join("new"), "new").unwrap();
+    let before = generation(&place);
+    let child = command(words!["import", &source, &place.volume(), "--delete"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    let until = Instant::now() + LIMIT;
+    // It commits what is new, and then deletes.
+    while generation(&place) == before {
+        assert!(Instant::now() < until, "nothing is committed");
+        std::thread::yield_now();
+    }
+    kill_process(id, Signal::INT).unwrap();
+    let (status, said) = ended(child);
+    assert_eq!(done(words!["verify", &place.volume()])["clean"], true);
+    let listed = done(words!["import", &source, &place.volume(), "--delete"]);
+    assert_eq!(listed["copied"], 0, "what is new was committed: {listed}");
+    match status {
+        // It had ended with everything when the signal came.
+        Some(0) => assert_eq!(listed["deleted"], 0, "{said} {listed}"),
+        _ => {
+            assert_eq!(status, Some(130), "{said}");
+            assert!(
+                said.contains("0 that the source does not have are deleted, and no more"),
+                "{said}"
+            );
+            assert_eq!(listed["deleted"], FILES + 1, "{said} {listed}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_a_volume_does_not_stay() {
+    let place = Place::new();
+    let path = place.path("other");
+    let mut volume = std::ffi::OsString::from("file:");
+    volume.push(&path);
+    for size in ["9223372036854775807B", "4KiB"] {
+        let output = command(words!["format", &volume, "--size", size])
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        assert!(!path.exists(), "{size}");
+    }
+}
+
+#[test]
 fn what_could_not_be_written_is_no_success_and_a_reader_that_has_enough_is_none_to_complain_of() {
     let place = Place::new();
     let source = place.path("source");

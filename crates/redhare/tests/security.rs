@@ -279,19 +279,30 @@ fn a_plain_master_and_one_with_the_wrong_certificate_say_so() {
     let key = || std::fs::read(Path::new(&admin).join("key.pem")).unwrap();
     let before = key();
     let issue = ["ca", "issue", &ca, "--role", "admin", "--out"];
-    for what in [&issue[..], &["ca", "issuer", &ca, "--out"]] {
+    let issuer = ["ca", "issuer", &ca, "--out"];
+    let said = refused(&ask("", None, &[&issue[..], &[&ca, "--force"]].concat()));
+    assert!(
+        said.contains("is the directory of a certificate authority"),
+        "{said}"
+    );
+    // An issuer takes no other file's place.
+    for out in [&admin, &ca] {
+        is_well(&ask("", None, &[&issuer[..], &[out]].concat()));
+    }
+    for (what, file) in [(&issue[..], "key.pem"), (&issuer, "issuer.pem")] {
         let said = refused(&ask("", None, &[what, &[&admin]].concat()));
         assert!(
-            said.contains("there is a key.pem in") && said.contains("--force"),
-            "{said}"
-        );
-        let said = refused(&ask("", None, &[what, &[&ca, "--force"]].concat()));
-        assert!(
-            said.contains("is the directory of a certificate authority"),
+            said.contains(&format!("there is a {file} in")) && said.contains("--force"),
             "{said}"
         );
     }
     assert_eq!(key(), before);
+    // What is there is made anew, both of it.
+    let issuer = || std::fs::read(Path::new(&admin).join("issuer.pem")).unwrap();
+    let issuer_before = issuer();
+    is_well(&ask("", None, &["ca", "renew", &ca, &admin]));
+    assert!(key() != before && issuer() != issuer_before);
+    let before = key();
     is_well(&ask("", None, &[&issue[..], &[&admin, "--force"]].concat()));
     assert_ne!(key(), before);
     // Of several that are renewed, those before the one that fails are named.

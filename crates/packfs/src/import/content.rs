@@ -417,7 +417,7 @@ impl Importer<'_> {
         if found.kind == Kind::Directory {
             self.forget(&entry.path);
             if self.options.remove_directories {
-                return self.remove_tree(place.directory, place.name).await;
+                return self.remove_tree(place.directory, place.name, |_| true).await;
             }
         }
         self.writer.remove(place.directory, place.name).await

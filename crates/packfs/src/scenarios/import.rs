@@ -9,8 +9,8 @@ use super::support::{medium, on_host, world};
 use super::walks::{empty, reader};
 use crate::{
     Attributes, DeviceNumber, Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions,
-    ImportPiece, ImportPieces, Importer, InodeNumber, Kind, Standing, Timestamp, VerifyOptions, WriteError,
-    Writer, verify,
+    ImportPiece, ImportPieces, ImportProgress, Importer, InodeNumber, Kind, Standing, Timestamp,
+    VerifyOptions, WriteError, Writer, verify,
 };
 
 /// The parts of a large file.
@@ -311,10 +311,11 @@ fn what_the_source_lacks_is_deleted() {
         let mut importer = Importer::new(&mut writer, InodeNumber::ROOT, options(Existing::SizeAndTime));
         let mut heard = 0;
         let exists = |path: &[u8]| Ok::<_, &str>(!path.starts_with(b"gone") && !path.ends_with(b"5"));
-        importer
-            .delete_missing(exists, |count| heard = count)
-            .await
-            .unwrap();
+        let removed = |progress: &ImportProgress| {
+            heard = progress.deleted;
+            Ok(())
+        };
+        importer.delete_missing(exists, removed).await.unwrap();
         importer.commit().await.unwrap();
         // d5 itself, with its 57 files, and every tenth of the rest, and the four that are "gone".
         let d5 = (0..400).filter(|index| index % 7 == 5).count() as u64 + 1;
@@ -326,6 +327,45 @@ fn what_the_source_lacks_is_deleted() {
         assert!(is_clean(leases.clone()).await);
         let model = read_back(&reader(leases).await).await.unwrap();
         assert_eq!(model.names.len() as u64, 1 + 6 + 400 - (d5 - 1) - rest);
+    })
+    .unwrap();
+}
+
+#[test]
+fn deleting_ends_where_it_is_told_to() {
+    let (simulation, host) = world(6);
+    on_host(&simulation, host, || async {
+        let (leases, mut writer) = empty().await;
+        let names: Vec<_> = (0..200).map(|index| format!("gone/{index:03}")).collect();
+        let entries: Vec<_> = names
+            .iter()
+            .map(|name| (file(name, 3, 1, 200), &[][..]))
+            .collect();
+        import(&mut writer, Existing::SizeAndTime, &entries).await;
+        let mut importer = Importer::new(&mut writer, InodeNumber::ROOT, options(Existing::SizeAndTime));
+        // In the middle of a directory.
+        let removed = |progress: &ImportProgress| match progress.deleted {
+            70 => Err("told to"),
+            _ => Ok(()),
+        };
+        let error = importer.delete_missing(|_| Ok(false), removed).await.unwrap_err();
+        assert_eq!(
+            (error.to_string().as_str(), importer.progress().deleted),
+            ("told to", 70)
+        );
+        let error = importer
+            .delete_missing(|_| Err("now"), |_| Ok(()))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.to_string().as_str(), importer.progress().deleted),
+            ("now", 70)
+        );
+        // Without a commit all of it is there still.
+        drop(writer.close().await);
+        assert!(is_clean(leases.clone()).await);
+        let model = read_back(&reader(leases).await).await.unwrap();
+        assert_eq!(model.names.len(), 202);
     })
     .unwrap();
 }

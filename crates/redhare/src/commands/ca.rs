@@ -223,7 +223,7 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             force,
         } => {
             let authority = open(&directory)?;
-            check_room(&out, force)?;
+            check_room(&out, Put::Holder, force)?;
             let issue = Issue {
                 role,
                 name,
@@ -243,7 +243,7 @@ pub(crate) fn run(arguments: CaArguments, output: &Output) -> Result<(), Failure
             force,
         } => {
             let authority = open(&directory)?;
-            check_room(&out, force)?;
+            check_room(&out, Put::Issuer, force)?;
             let view = make_issuer(&authority, days, &out)?;
             output.print(&view, || {
                 format!(
@@ -302,15 +302,27 @@ fn open(directory: &Path) -> Result<Authority, Failure> {
     Authority::open(directory).map_err(Failure::new)
 }
 
-/// Whether new credentials may be put there: a key that is replaced is gone.
-fn check_room(out: &Path, force: bool) -> Result<(), Failure> {
+/// What is put into a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// `ca.pem`, `cert.pem` and `key.pem`.
+    Holder,
+    /// `issuer.pem`.
+    Issuer,
+}
+
+/// Whether it may be put there: a key that is replaced is gone.
+fn check_room(out: &Path, put: Put, force: bool) -> Result<(), Failure> {
     let shown = out.display();
-    if out.join("authority.pem").exists() {
+    if put == Put::Holder && out.join("authority.pem").exists() {
         return Err(Failure::new(format!(
             "{shown} is the directory of a certificate authority, whose ca.pem would be replaced; name another one with --out"
         )));
     }
-    let files = ["key.pem", "cert.pem", "issuer.pem"];
+    let files: &[&str] = match put {
+        Put::Holder => &["key.pem", "cert.pem"],
+        Put::Issuer => &["issuer.pem"],
+    };
     match files.iter().find(|file| out.join(file).exists()) {
         Some(file) if !force => Err(Failure::new(format!(
             "there is a {file} in {shown} already, and nothing was issued; \"redhare ca renew\" makes anew what is there, --force \
@@ -373,7 +385,7 @@ fn renew(
                 )),
             }
         })?;
-        views.push(view);
+        views.extend(view);
     }
     output.print(&views, || {
         let lines = views.iter().map(|view| match view {
@@ -385,28 +397,34 @@ fn renew(
     Ok(())
 }
 
-fn renew_one(authority: &Authority, place: &Path, days: Option<u32>) -> Result<Renewed, Failure> {
+fn renew_one(authority: &Authority, place: &Path, days: Option<u32>) -> Result<Vec<Renewed>, Failure> {
+    let mut renewed = Vec::new();
+    let files = Files::in_directory(place);
     if Issuer::is_in(place) {
         let view = make_issuer(authority, days.unwrap_or(ISSUER_DAYS), place)?;
-        return Ok(Renewed::Issuer(view));
+        renewed.push(Renewed::Issuer(view));
+        if !files.certificate.exists() {
+            return Ok(renewed);
+        }
     }
-    let files = Files::in_directory(place);
     let issued = authority
         .renew(&files, Validity::days(days.unwrap_or(DAYS)))
         .map_err(Failure::new)?;
     issued.write(place).map_err(Failure::new)?;
-    Ok(Renewed::Holder(issued_view(&issued.identity, place)))
+    renewed.push(Renewed::Holder(issued_view(&issued.identity, place)));
+    Ok(renewed)
 }
 
 fn show(directory: &Path, output: &Output) -> Result<(), Failure> {
-    if !directory.join("authority.pem").exists() && directory.join("cert.pem").exists() {
+    let is_authority = directory.join("authority.pem").exists();
+    if !is_authority && directory.join("cert.pem").exists() {
         let files = Files::in_directory(directory);
         let credentials = identity::Credentials::load(&files).map_err(Failure::new)?;
         let view = issued_view(credentials.identity(), directory);
         output.print(&view, || describe_issued(&view));
         return Ok(());
     }
-    if Issuer::is_in(directory) {
+    if !is_authority && Issuer::is_in(directory) {
         let view = issuer_view(&Issuer::open(directory).map_err(Failure::new)?, directory)?;
         output.print(&view, || describe_issuer(&view));
         return Ok(());
@@ -585,6 +603,23 @@ fn describe(view: &AuthorityView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_would_be_replaced_is_in_the_way() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path();
+        let is_refused = |put, force| check_room(out, put, force).is_err();
+        let both = |force| (is_refused(Put::Holder, force), is_refused(Put::Issuer, force));
+        assert_eq!(both(false), (false, false));
+        std::fs::write(out.join("cert.pem"), "").unwrap();
+        assert_eq!((both(false), both(true)), ((true, false), (false, false)));
+        std::fs::write(out.join("issuer.pem"), "").unwrap();
+        std::fs::remove_file(out.join("cert.pem")).unwrap();
+        assert_eq!((both(false), both(true)), ((false, true), (false, false)));
+        std::fs::write(out.join("authority.pem"), "").unwrap();
+        std::fs::remove_file(out.join("issuer.pem")).unwrap();
+        assert_eq!((both(false), both(true)), ((true, false), (true, false)));
+    }
 
     #[test]
     fn what_ends_is_spoken_of() {

@@ -1,10 +1,11 @@
 //! Ending on Ctrl-C and SIGTERM.
 
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use reactor::mailbox::mailbox;
@@ -15,6 +16,11 @@ use crate::output::Failure;
 
 /// A future that ends with the first SIGINT or SIGTERM; the second one ends the process at once.
 pub(crate) fn stop_on_signal() -> io::Result<impl Future<Output = ()>> {
+    note_signal(Arc::default())
+}
+
+/// The same; `has_come` is set at once, whatever the reactor does.
+fn note_signal(has_come: Arc<AtomicBool>) -> io::Result<impl Future<Output = ()>> {
     let (sender, mut mailbox) = mailbox(1);
     let mut signals =
         signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
@@ -22,8 +28,11 @@ pub(crate) fn stop_on_signal() -> io::Result<impl Future<Output = ()>> {
         .name("signals".to_owned())
         .spawn(move || {
             let mut signals = signals.forever();
-            if signals.next().is_some() && sender.try_send(()).is_ok() {
-                signals.next();
+            if signals.next().is_some() {
+                has_come.store(true, Ordering::Relaxed);
+                if sender.try_send(()).is_ok() {
+                    signals.next();
+                }
             }
             std::process::exit(130);
         })?;
@@ -35,22 +44,22 @@ pub(crate) fn stop_on_signal() -> io::Result<impl Future<Output = ()>> {
 /// For work that ends where it may: whether SIGINT or SIGTERM has come; the second one ends the process at once.
 #[derive(Clone)]
 pub(crate) struct Stopped {
-    has_come: Rc<Cell<bool>>,
+    has_come: Arc<AtomicBool>,
     comes: Rc<Notify>,
 }
 
 impl Stopped {
     /// Begins to listen. Must be called on a reactor.
     pub(crate) fn on_signal() -> io::Result<Self> {
-        let signal = stop_on_signal()?;
+        let has_come: Arc<AtomicBool> = Arc::default();
+        let signal = note_signal(has_come.clone())?;
         let stopped = Self {
-            has_come: Rc::default(),
+            has_come,
             comes: Rc::default(),
         };
         let told = stopped.clone();
         drop(reactor::spawn(async move {
             signal.await;
-            told.has_come.set(true);
             told.comes.notify();
         }));
         Ok(stopped)
@@ -58,7 +67,7 @@ impl Stopped {
 
     /// Whether a signal has come.
     pub(crate) fn has_come(&self) -> bool {
-        self.has_come.get()
+        self.has_come.load(Ordering::Relaxed)
     }
 
     /// What `work` gives; none if a signal comes first, or has come. Then it is dropped where it stands.

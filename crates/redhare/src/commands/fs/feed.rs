@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use packfs::{ImportPieces, Importer, Standing};
@@ -262,7 +263,7 @@ pub(super) struct Feed {
     /// Whose large file is being given.
     current: usize,
     waiting: VecDeque<Waiting>,
-    thread: Option<JoinHandle<Vec<PathBuf>>>,
+    skipped: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl Feed {
@@ -279,14 +280,21 @@ impl Feed {
             orders.push(order);
         }
         let (outlet, inlet) = queue(WALK_AHEAD);
-        let thread = spawn("fs walk", move || {
-            while let Some(entry) = walk.next().transpose() {
-                if !outlet.send(entry) {
+        let skipped: Arc<Mutex<Vec<PathBuf>>> = Arc::default();
+        let shared = skipped.clone();
+        spawn("fs walk", move || {
+            loop {
+                let next = walk.next().transpose();
+                // Before the entry, and before the end: whoever has been told of that finds all of them.
+                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = shared.len();
+                shared.extend_from_slice(&walk.skipped()[known..]);
+                drop(shared);
+                if !next.is_some_and(|entry| outlet.send(entry)) {
                     break;
                 }
             }
             outlet.close();
-            walk.skipped().to_vec()
         })?;
         Ok(Self {
             walk: inlet,
@@ -295,7 +303,7 @@ impl Feed {
             turn: 0,
             current: 0,
             waiting: VecDeque::new(),
-            thread: Some(thread),
+            skipped,
         })
     }
 
@@ -351,12 +359,13 @@ impl Feed {
         }
     }
 
-    /// Sockets, pipes and devices that the walk left out; to be asked at the end.
-    pub(super) fn skipped(mut self) -> Vec<PathBuf> {
-        let thread = self.thread.take();
-        // Whoever waits for room stops.
-        drop(self);
-        thread.and_then(|thread| thread.join().ok()).unwrap_or_default()
+    /// Sockets, pipes and devices that the walk has left out so far: all of them once there is no next entry. Does not
+    /// wait for the walk, which may hang as its file system does.
+    pub(super) fn skipped(&self) -> Vec<PathBuf> {
+        self.skipped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -389,4 +398,50 @@ pub(super) fn spawn<T: Send + 'static>(
     thread
         .spawn(work)
         .map_err(|error| Failure::new(format!("a thread could not be started: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Sender;
+
+    use super::*;
+
+    /// Leaves a pipe out and then hangs for as long as the test runs.
+    struct Hanging {
+        hangs: Sender<()>,
+        until: Receiver<()>,
+        skipped: Vec<PathBuf>,
+    }
+
+    impl Entries for Hanging {
+        fn next(&mut self) -> Result<Option<LocalEntry>, Failure> {
+            if self.skipped.is_empty() {
+                self.skipped.push("pipe".into());
+                return Err(Failure::new("not this one"));
+            }
+            self.hangs.send(()).unwrap();
+            let _ = self.until.recv();
+            Ok(None)
+        }
+
+        fn skipped(&self) -> &[PathBuf] {
+            &self.skipped
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_walk_that_hangs() {
+        let (hangs, begun) = std::sync::mpsc::channel();
+        let (ends, until) = std::sync::mpsc::channel();
+        let walk = Hanging {
+            hangs,
+            until,
+            skipped: Vec::new(),
+        };
+        let feed = Feed::start(walk, 2).unwrap();
+        begun.recv().unwrap();
+        assert_eq!(feed.skipped(), [PathBuf::from("pipe")]);
+        drop(feed);
+        drop(ends);
+    }
 }

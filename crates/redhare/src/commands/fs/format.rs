@@ -51,14 +51,18 @@ pub(super) async fn run(arguments: &FormatArguments, output: &Output) -> Result<
 }
 
 async fn make(volume: &Volume, size: Option<ByteCount>, force: bool) -> Result<FormatView, Failure> {
+    let uuid = random_uuid().map_err(Failure::new)?;
     let new = match (volume, size) {
         (Volume::File(path), Some(size)) => New::make(path, size).map_err(|why| volume.failure(why))?,
         _ => None,
     };
-    let opened = open_volume(volume, Role::Format { size })?;
+    let opened = open_volume(volume, Role::Format { size }).inspect_err(|_| {
+        if let Some(new) = &new {
+            new.remove_unused();
+        }
+    })?;
     let medium = opened.medium();
     let size_bytes = medium.capacity_bytes();
-    let uuid = random_uuid().map_err(Failure::new)?;
     let mut options = FormatOptions {
         uuid,
         force,
@@ -120,6 +124,15 @@ impl New {
         std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id)
     }
 
+    /// If nobody else has begun with it, who would have it locked.
+    fn remove_unused(&self) {
+        if let Ok(file) = File::open(&self.path)
+            && file.try_lock().is_ok()
+        {
+            self.remove();
+        }
+    }
+
     fn remove(&self) {
         if self.is_there() {
             drop(std::fs::remove_file(&self.path));
@@ -153,6 +166,14 @@ mod tests {
         new.remove();
         assert!(path.exists() && !new.is_there());
         std::fs::rename(place.path().join("away"), &path).unwrap();
+        let other = File::open(&path).unwrap();
+        other.lock().unwrap();
+        new.remove_unused();
+        assert!(path.exists(), "another has begun with it");
+        drop(other);
+        new.remove_unused();
+        assert!(!path.exists());
+        let new = New::make(&path, size).unwrap().unwrap();
         new.remove();
         assert!(!path.exists());
         let error = New::make(&path, ByteCount(4095)).map(drop).unwrap_err();

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use foundation::ByteCount;
+use packfs::lease::{LeaseError, LeaseSource};
 use packfs::{FsckError, FsckOptions, FsckReport, fsck};
 
 use super::medium::{HeldLease, Role, Volume, holder, open_volume};
@@ -122,10 +123,15 @@ async fn check(arguments: &FsckArguments, output: &Output) -> Result<(), Failure
             },
         )
         .await;
-        match &report {
-            // Checked anew: whoever had the lease may have written meanwhile.
-            Err(FsckError::Lease(error)) if held.wait(&volume, error).await => {}
-            _ => break report,
+        match report {
+            // Checked anew then: whoever had the lease may have written meanwhile.
+            Err(FsckError::Lease(error)) => {
+                let lease = free_lease(&volume, &*opened.leases, &options.holder, &mut held, error).await;
+                if let Err(error) = lease {
+                    break Err(FsckError::Lease(error));
+                }
+            }
+            report => break report,
         }
     };
     stages.end();
@@ -136,6 +142,23 @@ async fn check(arguments: &FsckArguments, output: &Output) -> Result<(), Failure
         0 => Ok(()),
         status => Err(Failure::reported().or_status(status)),
     }
+}
+
+/// Waits until the lease can be had, and gives it back: a check takes long, and wants none.
+async fn free_lease(
+    volume: &Volume,
+    leases: &dyn LeaseSource,
+    holder: &str,
+    held: &mut HeldLease,
+    mut error: LeaseError,
+) -> Result<(), LeaseError> {
+    while held.wait(volume, &error).await {
+        match leases.acquire_writer(holder).await {
+            Ok(lease) => return leases.release_writer(lease.token).await,
+            Err(held) => error = held,
+        }
+    }
+    Err(error)
 }
 
 fn text(volume: &Volume, view: &FsckView, arguments: &FsckArguments) -> String {

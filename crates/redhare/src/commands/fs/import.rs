@@ -16,7 +16,7 @@ use clap::Args;
 use packfs::name::{Shown, components};
 use packfs::{
     Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece, ImportPieces,
-    Importer, InodeNumber, Kind, WriteError, Writer,
+    ImportProgress, Importer, InodeNumber, Kind, WriteError, Writer,
 };
 
 use super::feed::{Body, Next};
@@ -34,6 +34,8 @@ use sources::{Source, Sources};
 const PROGRAM: &str = "redhare fs import";
 /// The exit status after Ctrl-C or SIGTERM, as of whatever a signal ends.
 const STOPPED_STATUS: u8 = 130;
+/// What is said then of a verification.
+const STOPPED: &str = "that was stopped by a signal";
 
 /// What is imported is committed after so many bytes, or after the time that was asked for, whichever comes first.
 const COMMIT_EVERY_BYTES: u64 = 1 << 30;
@@ -130,9 +132,10 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
         stopped,
     };
     let result = work.pass(&mut writer, existing, &mut tally).await;
-    // What is there can mostly be committed; if not, the last commit is what stays.
+    // What is there can mostly be committed; if not, the last commit is what stays. Before anything was deleted there was one.
     let committed = match &result {
         Ok(()) => true,
+        Err(_) if tally.deletions_kept.is_some() => true,
         Err(_) => writer.commit().await.is_ok(),
     };
     // The lease ends by itself if this fails.
@@ -152,17 +155,30 @@ pub(super) async fn run(arguments: &ImportArguments, output: &Output) -> Result<
         });
     }
     if arguments.verify {
-        let unverified = |why: &dyn std::fmt::Display| {
-            volume.failure(format!("everything is imported, but it was not verified: {why}"))
+        let unverified = |tally: &Tally, why: &dyn std::fmt::Display| {
+            let failure = volume.failure(report::unverified(tally, why));
+            report::print_stopped(tally, seconds, failure, output)
         };
-        let writer = opened.writer(PROGRAM, &arguments.take_over).await;
-        let mut writer = writer.map_err(|failure| unverified(&failure))?;
+        let writer = opened.writer(PROGRAM, &arguments.take_over);
+        let mut writer = match work.stopped.or(writer).await {
+            Some(Ok(writer)) => writer,
+            Some(Err(failure)) => return Err(unverified(&tally, &failure)),
+            None => return Err(unverified(&tally, &STOPPED).or_status(STOPPED_STATUS)),
+        };
         let mut found = Tally::default();
         let result = work.pass(&mut writer, Existing::Check, &mut found).await;
         drop(writer.close().await);
         if let Err(stop) = result {
-            let total = work.total(&stop, &found);
-            return Err(unverified(&report::explain(&stop, &found, total, true)));
+            let why = match &stop {
+                Stop::Signal => STOPPED.to_owned(),
+                _ => report::explain(&stop, &found, work.total(&stop, &found), true),
+            };
+            tally.take_errors(found);
+            let failure = unverified(&tally, &why);
+            return Err(match stop {
+                Stop::Signal => failure.or_status(STOPPED_STATUS),
+                _ => failure,
+            });
         }
         tally.verified = Some(found.progress.entries);
         tally.take_errors(found);
@@ -236,11 +252,14 @@ impl Work<'_> {
         let mut result = run.all(tally).await;
         if let (Ok(()), Some(root), true) = (&result, deletes, tally.errors.is_empty() && !checks) {
             run.progress.last("delete");
-            result = run.delete(root).await;
+            result = run.delete(root, tally).await;
         } else if arguments.delete && !tally.errors.is_empty() && !checks {
             tally.nothing_deleted = true;
         }
         tally.progress = *run.importer.progress();
+        if let Some(kept) = tally.deletions_kept {
+            tally.progress.deleted = kept;
+        }
         if result.is_ok() {
             run.progress.last(if checks { what } else { "commit" });
             if !checks {
@@ -401,12 +420,37 @@ impl Run<'_> {
         })
     }
 
-    async fn delete(&mut self, root: &Root) -> Result<(), Stop> {
+    /// Deletes what the source does not have. What was imported is committed first; if this fails, then what it has not
+    /// committed itself is not to be committed.
+    async fn delete(&mut self, root: &Root, tally: &mut Tally) -> Result<(), Stop> {
         root.check()?;
-        let exists = |path: &[u8]| root.has(path);
-        let deleted = self.importer.delete_missing(exists, |_| ()).await;
-        deleted.map_err(Stop::Entry)?;
-        Ok(root.check()?)
+        self.commit("the commit before deleting").await?;
+        let stopped = self.stopped.clone();
+        let goes_on = || match stopped.has_come() {
+            true => Err(Failure::new("stopped while deleting")),
+            false => Ok(()),
+        };
+        let exists = |path: &[u8]| goes_on().and_then(|()| root.has(path));
+        let begun = *self.importer.progress();
+        let (mut commits, mut kept) = (begun.commits, begun.deleted);
+        let removed = |progress: &ImportProgress| {
+            if progress.commits > commits {
+                (commits, kept) = (progress.commits, progress.deleted);
+            }
+            goes_on()
+        };
+        let deleted = self.importer.delete_missing(exists, removed).await;
+        // It may have come behind the last one.
+        let deleted = match goes_on() {
+            Ok(()) => deleted
+                .map_err(Stop::Entry)
+                .and_then(|()| root.check().map_err(Stop::Other)),
+            Err(_) => Err(Stop::Signal),
+        };
+        if deleted.is_err() {
+            tally.deletions_kept = Some(kept);
+        }
+        deleted
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) fn publish(master: SocketAddr, credentials: Option<&Path>) -> Result<
     };
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     written
-        .and_then(|()| crate::commands::beside::replace(&path, text.as_bytes()))
+        .and_then(|()| crate::commands::beside::replace(&path, text.as_bytes(), 0o644))
         .map_err(|error| {
             Failure::new(format!(
                 "cannot write {}, by which other commands find the cluster: {error}; set XDG_STATE_HOME to a directory \

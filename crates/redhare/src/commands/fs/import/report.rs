@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub(super) more_errors: u64,
     /// Nothing was deleted, since something could not be read.
     pub(super) nothing_deleted: bool,
+    /// How many deletions are committed, if the deleting was stopped: the others are not made.
+    pub(super) deletions_kept: Option<u64>,
     /// Entries that were read back and compared.
     pub(super) verified: Option<u64>,
 }
@@ -179,6 +181,16 @@ fn describe(view: &ImportView<'_>, tally: &Tally) -> String {
     text
 }
 
+/// What is to be said of an import that was to be verified, and was not.
+pub(super) fn unverified(tally: &Tally, why: impl std::fmt::Display) -> String {
+    match tally.errors.len() as u64 + tally.more_errors {
+        0 => format!("everything is imported, but it was not verified: {why}"),
+        failed => {
+            format!("{failed} entries are not as in the source, and the others were not verified: {why}")
+        }
+    }
+}
+
 /// Why an import stopped, and what stays. `total` is what there is to import, entries and bytes, where that is known.
 pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, committed: bool) -> String {
     let done = &tally.progress;
@@ -187,6 +199,10 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
         format!("{}{of} entries are committed and can be read", done.entries)
     } else {
         "what was committed before stays readable".to_owned()
+    };
+    let stays = match tally.deletions_kept {
+        Some(kept) => format!("{stays}; {kept} that the source does not have are deleted, and no more"),
+        None => stays,
     };
     let again = "the same command goes on from there";
     match stop {
@@ -231,5 +247,35 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
         Stop::Entry(error) => {
             format!("{error}. {stays}; {again}, and --keep-going goes on behind such files")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_so_is_said_of_an_import_that_was_stopped() {
+        let mut tally = Tally::default();
+        let text = unverified(&tally, "no lease");
+        assert_eq!(text, "everything is imported, but it was not verified: no lease");
+        tally.failed(&ImportError::Source(Failure::new("a: cannot be read")));
+        let text = unverified(&tally, "no lease");
+        assert!(
+            text.starts_with("1 entries are not as in the source") && text.ends_with("verified: no lease"),
+            "{text}"
+        );
+        tally.progress.entries = 7;
+        let text = explain(&Stop::Signal, &tally, None, true);
+        assert!(
+            text.contains("7 entries are committed") && !text.contains("deleted"),
+            "{text}"
+        );
+        tally.deletions_kept = Some(3);
+        let text = explain(&Stop::Signal, &tally, None, true);
+        assert!(
+            text.contains("read; 3 that the source does not have are deleted, and no more"),
+            "{text}"
+        );
     }
 }
