@@ -134,9 +134,7 @@ impl From<DeviceError> for Failure {
                 };
                 Self::new(errno, format!("{error}{next}")).at(path.as_bytes())
             }
-            DeviceError::Empty { path, .. } | DeviceError::Unusable { path, .. } => {
-                Self::new(libc::EBUSY, &error).at(path.as_bytes())
-            }
+            DeviceError::Unusable { path, .. } => Self::new(libc::EBUSY, &error).at(path.as_bytes()),
         }
     }
 }
