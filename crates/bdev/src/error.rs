@@ -56,7 +56,9 @@ impl From<&std::io::Error> for IoError {
             (Some(libc::ENOSPC | libc::EDQUOT), _) | (None, std::io::ErrorKind::StorageFull) => {
                 IoError::NoSpace
             }
-            (Some(libc::EIO), _) => IoError::Media,
+            // Linux has ENODATA of a failed medium and EILSEQ of failed protection (`block/blk-core.c`, `blk_errors`).
+            (Some(libc::EIO | libc::ENODATA), _) => IoError::Media,
+            (Some(libc::EILSEQ | libc::EBADMSG), _) => IoError::Checksum,
             (Some(libc::EROFS), _) => IoError::ReadOnly,
             (Some(libc::ENODEV | libc::ENXIO), _) => IoError::Gone,
             (Some(libc::EOPNOTSUPP), _) => IoError::Unsupported,

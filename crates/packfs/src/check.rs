@@ -29,7 +29,7 @@ use crate::format::superblock::{Features, Identity, Superblock, Totals};
 use crate::io::Medium;
 use crate::lease::hold::ReaderHold;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::mount::mount;
+use crate::mount::mount_what_is_left;
 use crate::name::Shown;
 use crate::space::Space;
 use crate::writer::load_space;
@@ -251,7 +251,7 @@ async fn verify_under(
     options: &VerifyOptions,
     tell: &mut Tell<'_>,
 ) -> Result<VerifyReport, OpenError> {
-    let mounted = mount(medium, options.identity.as_ref()).await?;
+    let mounted = mount_what_is_left(medium, options.identity.as_ref()).await?;
     hold.hold_from(mounted.superblock.generation).await?;
     let job = Job {
         medium,

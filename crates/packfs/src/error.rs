@@ -409,13 +409,28 @@ impl From<TreeError> for WriteError {
     }
 }
 
-/// Whether an answer says that the bytes are gone, or were never there. All others are of the way to them, or of now: a later attempt
-/// may have them.
+/// Whether an answer says that the bytes are gone, or were never there.
 fn is_lost(source: IoError) -> bool {
     matches!(source, IoError::Media | IoError::Checksum | IoError::OutOfRange)
 }
 
+/// Whether an answer is of the way to the bytes, or of now: a later attempt may have them.
+fn is_of_now(source: IoError) -> bool {
+    matches!(
+        source,
+        IoError::Unavailable | IoError::TimedOut | IoError::Aborted | IoError::Exhausted
+    )
+}
+
 impl TreeError {
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => is_of_now(*source),
+            Self::Buffer { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the index is damaged, and not merely out of reach.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
@@ -442,10 +457,11 @@ impl WriteError {
     /// Whether the same may be done later: what it needs could not be reached, or there was no room or memory for it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::NoSpace { .. } | Self::Io { .. } | Self::Buffer(_) => true,
-            Self::Tree(error @ (TreeError::Io { .. } | TreeError::Buffer { .. })) => !error.is_damage(),
-            Self::Read(error @ ReadError::Io { .. }) => !error.is_damage(),
-            Self::Read(ReadError::Tree { source, .. }) => !source.is_damage(),
+            Self::NoSpace { .. } | Self::Buffer(_) => true,
+            Self::Io { source, .. } => is_of_now(*source),
+            Self::Tree(error) => error.may_pass(),
+            Self::Read(ReadError::Io { source, .. }) => is_of_now(*source),
+            Self::Read(ReadError::Tree { source, .. }) => source.may_pass(),
             _ => false,
         }
     }

@@ -22,7 +22,7 @@ use crate::format::{PAGE_BYTES_U64, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::mount::{Mounted, mount, read_superblock};
+use crate::mount::{Mounted, mount_what_is_left, read_superblock};
 use crate::space::{Ranges, Space};
 use crate::writer::{explain, load_space};
 
@@ -186,7 +186,7 @@ async fn other_superblock(
     medium: &Medium,
     options: &FsckOptions,
 ) -> Result<(Option<Superblock>, Option<String>), OpenError> {
-    let Mounted { superblock, slot, .. } = mount(medium, options.identity.as_ref()).await?;
+    let Mounted { superblock, slot, .. } = mount_what_is_left(medium, options.identity.as_ref()).await?;
     let address = SUPERBLOCK_ADDRESSES[1 - slot];
     Ok(match read_superblock(medium, address).await? {
         Ok(other) if other.uuid == superblock.uuid => (Some(other), None),
@@ -236,7 +236,7 @@ async fn repair(
     let medium = medium.clone().under(hold);
     let fenced = medium.fence(0, RESERVED_BYTES).await;
     fenced.map_err(OpenError::from)?;
-    let mounted = mount(&medium, options.identity.as_ref()).await?;
+    let mounted = mount_what_is_left(&medium, options.identity.as_ref()).await?;
     let (other, damaged) = other_superblock(&medium, options).await?;
     let superblock = mounted.superblock;
     let volume_bytes = superblock.volume_bytes;

@@ -21,26 +21,60 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A superblock, from whichever copy has it whole. One that every copy's medium fails to give is damaged, as one that was half written;
+/// So often a superblock is read that the medium does not give, and so long apart: some errors of a moment look like those of the medium.
+const ATTEMPTS: u32 = 3;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// A superblock, from whichever copy has it whole. One that the medium fails to give again and again is damaged, as one that was half written;
 /// what a device cannot give now is none of it.
 pub(crate) async fn read_superblock(
     medium: &Medium,
     address: u64,
 ) -> Result<Result<Superblock, SuperblockError>, IoError> {
     let decode = |bytes: &[u8]| Superblock::decode(bytes, address);
-    match medium.read_checked(address, SUPERBLOCK_BYTES, decode).await {
-        Err(IoError::Media | IoError::Checksum) => Ok(Err(SuperblockError::Unreadable)),
-        read => read,
+    for attempt in 1.. {
+        match medium.read_checked(address, SUPERBLOCK_BYTES, decode).await {
+            Err(IoError::Media | IoError::Checksum) if attempt < ATTEMPTS => {
+                reactor::time::sleep(PAUSE).await
+            }
+            Err(IoError::Media | IoError::Checksum) => break,
+            read => return read,
+        }
     }
+    Ok(Err(SuperblockError::Unreadable))
 }
 
 /// Reads both superblocks and chooses. `identity` is what is expected, if anything is.
+///
+/// One that the medium does not give may be the newest commit, which somebody was told of: whoever went on from the other would lose that without a
+/// word, and write over what it holds. Only who repairs may ([`mount_what_is_left`]).
 pub(crate) async fn mount(medium: &Medium, identity: Option<&Identity>) -> Result<Mounted, OpenError> {
+    let mut found = Vec::with_capacity(2);
+    for address in SUPERBLOCK_ADDRESSES {
+        let decode = |bytes: &[u8]| Superblock::decode(bytes, address);
+        found.push(medium.read_checked(address, SUPERBLOCK_BYTES, decode).await?);
+    }
+    mount_found(medium, identity, [found[0], found[1]]).await
+}
+
+/// The same for whoever checks or repairs: from the other superblock where the medium does not give one.
+pub(crate) async fn mount_what_is_left(
+    medium: &Medium,
+    identity: Option<&Identity>,
+) -> Result<Mounted, OpenError> {
     let mut found = Vec::with_capacity(2);
     for address in SUPERBLOCK_ADDRESSES {
         found.push(read_superblock(medium, address).await?);
     }
-    let mounted = choose([found[0], found[1]])?;
+    mount_found(medium, identity, [found[0], found[1]]).await
+}
+
+async fn mount_found(
+    medium: &Medium,
+    identity: Option<&Identity>,
+    found: [Result<Superblock, SuperblockError>; 2],
+) -> Result<Mounted, OpenError> {
+    let mounted = choose(found)?;
     check_identity(&mounted.superblock, identity)?;
     let needed = mounted.superblock.volume_bytes;
     if needed > medium.capacity_bytes() {

@@ -147,9 +147,10 @@ impl FileSystem {
             return Ok(self.writer.take_back_packed().await?);
         }
         for _ in 0..2 {
-            if self.writer.gains_by_commit().await {
-                self.writer.commit_always().await?;
+            if !self.writer.gains_by_commit().await {
+                break;
             }
+            self.writer.commit_always().await?;
         }
         Ok(())
     }

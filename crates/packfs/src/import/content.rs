@@ -392,7 +392,10 @@ impl Importer<'_> {
             return Ok(());
         }
         self.check_quota(place, bytes).await?;
-        self.make_way(place, entry, 0).await
+        let made = self.make_way(place, entry, 0).await;
+        // What is kept for removals is not for the content that follows.
+        self.writer.use_reserve(false);
+        made
     }
 
     /// Removes what stands in an entry's place, if there is room for the one that comes with so many extents: what follows may take of

@@ -81,12 +81,25 @@ impl Writer {
     /// Makes free what may be used already, and says whether a commit would make more so. Beside a reader that stays with an older commit it
     /// would not, nor where only snapshots hold what waits: each would only take some pages more of what is kept for removals.
     pub(crate) async fn gains_by_commit(&mut self) -> bool {
+        // Of snapshots that are gone, or of which nothing is known yet, a commit may let go.
+        let gains = |writer: &Self| {
+            !writer.is_committed()
+                || !writer.floors_are_settled()
+                || writer.waiting_bytes() > writer.held_bytes()
+        };
+        if !gains(self) {
+            return false;
+        }
         self.release_space().await;
         let generation = self.superblock.generation;
-        // One that has the newest may follow to the next.
-        let stays = |floor: ReaderFloor| floor.0.is_some_and(|lowest| lowest < generation);
+        // One that follows has the newest, or soon will.
+        let stays = |floor: ReaderFloor| {
+            floor
+                .0
+                .is_some_and(|lowest| lowest.saturating_add(1) < generation)
+        };
         match self.readers {
-            Some(floor) if !stays(floor) => !self.is_committed() || self.waiting_bytes() > self.held_bytes(),
+            Some(floor) if !stays(floor) => gains(self),
             // Without an answer nothing becomes free either.
             _ => false,
         }

@@ -176,10 +176,13 @@ impl Writer {
         Ok(true)
     }
 
-    /// Whether there were readers when they were asked for last, by a commit at the latest, or there was no answer. What is emptied beside
-    /// them waits for them, so that the room it takes to empty it is gone until then: what is kept for removals is left alone.
+    /// Whether there were readers that stay when they were asked for last, by a commit at the latest, or there was no answer. What is emptied beside
+    /// them waits for them, so that the room it takes to empty it is gone until then: what is kept for removals is left alone. One that follows has
+    /// the newest commit, or, right after one, the commit before.
     pub(super) fn is_beside_readers(&self) -> bool {
-        self.readers.is_none_or(|floor| floor.0.is_some())
+        let follows = self.superblock.generation.saturating_sub(1);
+        let stays = |lowest: u64| lowest < follows;
+        self.readers.is_none_or(|floor| floor.0.is_some_and(stays))
     }
 
     async fn load_shared(&mut self) -> Result<(), WriteError> {
