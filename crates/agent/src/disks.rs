@@ -32,12 +32,18 @@ struct Entry {
     /// Since when, by this machine's clock.
     #[serde(default)]
     since_unix_ms: u64,
-    /// It is out of service since nothing was at its path, and no life has begun since: it may have another one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    was_missing: bool,
 }
 
+/// How the reason ends of a disk that is out of service since nothing was at its path, as long as no life has begun since: it may have another one.
+/// In the reason, since the release before refuses a file with fields that it does not know.
+const WAS_MISSING: &str = ", and no target has started since";
+
 impl Entry {
+    fn was_missing(&self) -> bool {
+        let why = self.out_of_service.as_deref();
+        why.is_some_and(|why| why.ends_with(WAS_MISSING))
+    }
+
     fn uuid(&self) -> Vec<u8> {
         u128::from_str_radix(&self.uuid, 16)
             .unwrap_or(0)
@@ -101,6 +107,12 @@ impl Disks {
         // One that is out of service may have another name now, by which it must not come back.
         file.disk
             .retain(|entry| configured.contains(&entry.path) || entry.out_of_service.is_some());
+        // By what it is alone: another disk may come to where it was.
+        for entry in &mut file.disk {
+            if !configured.contains(&entry.path) {
+                entry.path.clear();
+            }
+        }
         let in_service = file.disk.iter().filter(|entry| entry.out_of_service.is_none());
         let trusted = Trusted::load(directory, in_service.map(|entry| entry.uuid.clone()))?;
         Ok(Self {
@@ -198,23 +210,27 @@ impl Disks {
                 );
                 if let Some(there) = there {
                     entries[there].path.clone_from(&from);
-                    if entries[at].was_missing {
+                    if entries[at].was_missing() {
                         // It is not this one that was not there.
                         let [moved, other] = entries
                             .get_disjoint_mut([at, there])
                             .expect("they have different paths");
                         std::mem::swap(&mut moved.out_of_service, &mut other.out_of_service);
                         std::mem::swap(&mut moved.since_unix_ms, &mut other.since_unix_ms);
-                        std::mem::swap(&mut moved.was_missing, &mut other.was_missing);
                     }
-                } else if entries[at].was_missing {
-                    (entries[at].out_of_service, entries[at].was_missing) = (None, false);
+                } else if entries[at].was_missing() {
+                    entries[at].out_of_service = None;
                 }
                 self.troubles.swap(&from, &disk.path);
             }
         }
         for entry in &mut self.file.disk {
-            changed |= std::mem::take(&mut entry.was_missing);
+            if let Some(why) = &mut entry.out_of_service
+                && let Some(reason) = why.strip_suffix(WAS_MISSING)
+            {
+                *why = reason.to_owned();
+                changed = true;
+            }
         }
         changed
     }
@@ -253,7 +269,6 @@ impl Disks {
                         capacity_bytes,
                         out_of_service: None,
                         since_unix_ms: 0,
-                        was_missing: false,
                     });
                     self.is_unsaved = true;
                 }
@@ -294,14 +309,20 @@ impl Disks {
         for path in std::mem::take(&mut decision.stopped) {
             let serves = |disk: &DiskHealth| {
                 let is_leaving = decision.out.iter().any(|(out, _)| *out == disk.path);
-                disk.path != path && disk.left_out.is_none() && !is_leaving && !self.is_out(&disk.path)
+                let can_be = absence(Path::new(&disk.path)).is_none();
+                let is_other = disk.path != path && disk.left_out.is_none();
+                is_other && can_be && !is_leaving && !self.is_out(&disk.path)
             };
-            if self.is_out(&path) || !health.iter().any(serves) {
+            if self.is_out(&path) {
                 continue;
             }
             let opened = std::fs::File::options().read(true).write(true).open(&path);
             if let Err(error) = opened {
                 decision.restart.take_if(|(restart, _)| *restart == path);
+                if !health.iter().any(serves) {
+                    // The next life would not begin without it: this one still answers reads.
+                    continue;
+                }
                 let why = format!(
                     "a write or flush of its metadata failed, and it cannot be opened any more: {error}"
                 );
@@ -367,14 +388,12 @@ impl Disks {
                         }
                         _ => "was not there".to_owned(),
                     };
-                    let why = format!("it {what} when the node started, for {} s", waited.as_secs());
+                    let seconds = waited.as_secs();
+                    let why = format!("it {what} when the node started, for {seconds} s{WAS_MISSING}");
                     (path.display().to_string(), why)
                 });
                 let out: Vec<_> = out.collect();
                 self.put_out(&out);
-                for entry in &mut self.file.disk {
-                    entry.was_missing |= out.iter().any(|(path, _)| *path == entry.path);
-                }
                 return self.save();
             }
             if waited < MISSING_POLL {
@@ -410,7 +429,7 @@ impl Disks {
         let before = self.file.clone();
         for entry in &mut self.file.disk {
             if restored.contains(&entry.path) {
-                (entry.out_of_service, entry.was_missing) = (None, false);
+                entry.out_of_service = None;
             }
         }
         if let Err(error) = self.save() {

@@ -8,9 +8,12 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// before it answers without them: for three stages that do not help, the time before the first one, and what it takes to look.
 const STALL_LIMITS: u32 = 5;
 
+/// So many disks may stand at a time. With more it is the target that does, or what they all hang on.
+const STANDING_MAX: u32 = 4;
+
 /// In what time a target that lives is to answer which has so many disks, whose requests stand beyond this bound.
 pub(crate) fn answer_limit(stall_limit: Option<Duration>, disks: usize) -> Duration {
-    let disks = u32::try_from(disks).unwrap_or(u32::MAX);
+    let disks = u32::try_from(disks).unwrap_or(u32::MAX).min(STANDING_MAX);
     let each = stall_limit.unwrap_or_default().saturating_mul(STALL_LIMITS);
     ANSWER_LIMIT.saturating_add(each.saturating_mul(disks))
 }

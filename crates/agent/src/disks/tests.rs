@@ -294,16 +294,22 @@ fn a_disk_whose_store_has_stopped_and_that_is_gone_costs_no_life() {
         needs_process,
         ..DiskHealth::default()
     };
-    std::fs::write(&b, "").unwrap();
+    for path in [&a, &b] {
+        std::fs::write(path, "").unwrap();
+    }
     let decision = disks.note(&[health(&a, false), health(&b, true)]);
     assert_eq!(decision.restart.map(|(path, _)| path), Some(b.clone()));
     std::fs::remove_file(&b).unwrap();
     let decision = disks.note(&[health(&a, false), health(&b, true)]);
     assert_eq!((decision.restart, decision.out.len()), (None, 1));
     assert!(decision.out[0].1.contains("No such file"), "{:?}", decision.out);
-    // The only one that is left is not given up.
-    let decision = disks.note(&[health(&a, true), health(&b, true)]);
+    // The only one that is left is not given up; nor does its target go while none could begin after it.
+    let only = [health(&a, true)];
+    let decision = disks.note(&only);
     assert!(decision.restart.is_some() && decision.out.is_empty());
+    std::fs::remove_file(&a).unwrap();
+    let decision = disks.note(&only);
+    assert!(decision.restart.is_none() && decision.out.is_empty());
 }
 
 #[test]

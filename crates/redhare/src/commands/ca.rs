@@ -406,6 +406,14 @@ fn renew_one(authority: &Authority, place: &Path, days: Option<u32>) -> Result<V
         if !files.certificate.exists() {
             return Ok(renewed);
         }
+        if let Err(error) = authority.renew(&files, Validity::days(DAYS)) {
+            // It may be of another authority, or have ended; the issuer is what was named.
+            eprintln!(
+                "the issuer in {} was made anew; the certificate beside it was not: {error}",
+                place.display()
+            );
+            return Ok(renewed);
+        }
     }
     let issued = authority
         .renew(&files, Validity::days(days.unwrap_or(DAYS)))
