@@ -27,8 +27,10 @@ const PORTS: u16 = 11;
 pub(crate) fn free_ports() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     for _ in 0..900 {
-        // Below the ports that the kernel gives out by itself, and those that scripts draw.
-        let base = 10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 900 * PORTS;
+        // Below the ports that the kernel gives out by itself, and those that scripts draw. Each program begins elsewhere: what the one before has left
+        // behind may take its own ports once more.
+        let begins = (std::process::id() * 37 % 900) as u16;
+        let base = 10_000 + (begins + NEXT.fetch_add(1, Ordering::Relaxed)) % 900 * PORTS;
         let name = std::env::temp_dir().join(format!("redhare-test-ports-{base}"));
         let file = std::fs::File::options()
             .create(true)
