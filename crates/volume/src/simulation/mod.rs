@@ -467,6 +467,14 @@ fn a_store_that_is_restored_loses_nothing() {
     );
 }
 
+/// A soak found it: the only copy in sync loses its power, the store forgets the epoch in which it went on, and it goes on in a lower one. The
+/// checker took what had not been flushed for lost twice.
+#[test]
+fn a_store_may_let_the_same_copy_go_on_twice() {
+    let restored = World::with_restored_store(179_603_743_693).run_as_asked(false);
+    restored.unwrap();
+}
+
 /// A copy that was left out is served alone when all others are gone: what it lacks is lost, and nothing else, whatever comes back later.
 #[test]
 fn after_a_copy_was_forced_everything_holds_as_ever() {

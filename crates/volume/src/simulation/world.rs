@@ -720,9 +720,12 @@ impl World {
         );
     }
 
+    /// With `reborn`, every copy in sync has ended since: as soon as the epoch serves, what was not flushed may be gone. A store that was restored
+    /// may commit the same a second time, in a lower epoch than the one that it forgot.
     pub(super) fn committed(&mut self, chunk: usize, epoch: Epoch, reborn: bool) {
         if reborn {
-            self.loss_due[chunk].get_or_insert(epoch);
+            let due = self.loss_due[chunk].get_or_insert(epoch);
+            *due = epoch.min(*due);
         }
     }
 }
