@@ -10,7 +10,7 @@
 //! Cost: 4 bytes of memory for each block of the pages kept, one look into a table of pages for each request; a write
 //! never waits for a page of sums to be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -220,6 +220,8 @@ pub struct Sums {
     pages: Pages,
     /// Blocks of regions that were marked when this life began, by the page of their sums, until that is read.
     undecided: BTreeMap<u32, Vec<Range<u32>>>,
+    /// Blocks that are lost since this life began, until they are written.
+    lost: BTreeSet<u32>,
     /// Blocks whose sums were taken from what they held.
     adopted: u64,
 }
@@ -243,6 +245,7 @@ impl Sums {
             blocks,
             pages: Pages::default(),
             undecided,
+            lost: BTreeSet::new(),
             adopted: 0,
         }
     }
@@ -269,6 +272,10 @@ impl Sums {
     /// If the copy has no such blocks.
     pub fn note(&mut self, first: u32, sums: impl ExactSizeIterator<Item = u32>) {
         assert!(sums.len() as u64 + u64::from(first) <= u64::from(self.blocks));
+        let written = first..first + sums.len() as u32;
+        while let Some(&block) = self.lost.range(written.clone()).next() {
+            self.lost.remove(&block);
+        }
         let mut sums = sums.enumerate().peekable();
         while let Some(&(at, _)) = sums.peek() {
             let number = (first + at as u32) / SUMS_PER_PAGE;
@@ -281,12 +288,22 @@ impl Sums {
         }
     }
 
-    /// A write of these blocks has failed, or they are lost: nothing is known of them.
+    /// A write of these blocks has failed: nothing is known of them.
     ///
     /// # Panics
     /// If the copy has no such blocks.
     pub fn forget(&mut self, first: u32, count: u32) {
         self.note(first, (0..count).map(|_| UNKNOWN));
+    }
+
+    /// No copy has these blocks right, and [`LOST_BLOCK`] is given to the device in their places. They are wrong until they are
+    /// written, also for a read that began before and brings what lay there.
+    ///
+    /// # Panics
+    /// If the copy has no such blocks.
+    pub fn lose(&mut self, first: u32, count: u32) {
+        self.forget(first, count);
+        self.lost.extend(first..first + count);
     }
 
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
@@ -320,7 +337,7 @@ impl Sums {
                 let found = found.into();
                 match page.sums[at] {
                     sum if sum == found.sum => {}
-                    UNKNOWN if !found.is_lost => {
+                    UNKNOWN if !found.is_lost && !self.lost.contains(&block) => {
                         page.set(at, found.sum);
                         self.adopted += 1;
                     }

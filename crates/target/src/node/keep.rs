@@ -251,7 +251,7 @@ impl Node {
         self.copies.check_reserve(unfinished.disk, key)?;
         if let Some(sums) = &copy.sums {
             match is_lost {
-                true => sums.forget(range),
+                true => sums.lose(range),
                 false => sums.note(range, Some(&bytes)),
             }
         }

@@ -168,6 +168,11 @@ impl CopySums {
         self.sums.borrow_mut().forget(range.start, range.count);
     }
 
+    /// The text that says so is given to the disk in the places of blocks that no copy has right.
+    pub(super) fn lose(&self, range: BlockRange) {
+        self.sums.borrow_mut().lose(range.start, range.count);
+    }
+
     /// The blocks that are known not to fit.
     pub(super) fn damaged_in(&self, range: BlockRange) -> Vec<u32> {
         let blocks = range.start..range.start.saturating_add(range.count);
@@ -412,7 +417,7 @@ impl Node {
                 block = range.start,
                 "no copy has this block right: it is wrong here, too, until it is written"
             );
-            sums.forget(range);
+            sums.lose(range);
             if let Some(local) = node.local_io(chunk, io, None, range) {
                 let data = Data::From(room.freeze());
                 node.submit(local, Operation::Write { fua: false }, Some(range), data);

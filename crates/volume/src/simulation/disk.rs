@@ -350,7 +350,7 @@ impl Disk {
     pub(super) fn begin_losing(&mut self, io: IoToken, range: BlockRange, random: &mut Random) {
         self.begin_write(io, range, vec![LOST; range.count as usize], false, random);
         if !self.believes_lost {
-            self.sums.forget(range.start, range.count);
+            self.sums.lose(range.start, range.count);
         }
         self.harmed = true;
     }

@@ -371,6 +371,14 @@ fn lost_blocks_are_never_read_and_keep_no_copy_out() {
     assert!(is_much && told > many || many < 10, "hardly anything happened");
 }
 
+/// A soak found it: a read that began before a copy wrote that a block is lost ended after, and what lay there before passed for right.
+#[test]
+fn what_a_read_brings_that_began_before_a_block_was_lost_is_not_right() {
+    World::with_lost_blocks(179_604_801_194)
+        .run_as_asked(false)
+        .unwrap();
+}
+
 /// Hosts reserve a volume that grows, by two portals: once a change is answered as done, or noted as in force, nothing of a host that
 /// lost a right by it takes effect any more; who has the right is not refused for good.
 #[test]

@@ -152,6 +152,20 @@ fn pages_that_hold_nothing_new_are_let_go() {
 }
 
 #[test]
+fn what_a_read_brings_that_began_before_a_block_was_lost_is_not_adopted() {
+    let mut sums = Sums::new(chunk(), 8, []);
+    sums.read(0, [&BLANK, &BLANK]);
+    sums.lose(3, 2);
+    assert_eq!(check(&mut sums, 2, &[0, 0, 7, 0]), Verdict::Wrong(vec![3, 4]));
+    assert!(!sums.vouches(3, [0].into_iter()));
+    // Written, it is like any other; and its neighbour stays lost.
+    note(&mut sums, 3, &[9]);
+    assert_eq!(check(&mut sums, 3, &[9, 7]), Verdict::Wrong(vec![4]));
+    sums.forget(3, 1);
+    assert_eq!(check(&mut sums, 3, &[5]), Verdict::Right);
+}
+
+#[test]
 fn a_damaged_page_makes_its_blocks_unknown_and_not_wrong() {
     let good = encode(chunk(), 0, 2, &[7; 1008]);
     let mut bad = encode(chunk(), 0, 3, &[8; 1008]);
