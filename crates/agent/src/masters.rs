@@ -127,7 +127,7 @@ pub(crate) type Serving = (Life, mpsc::Receiver<Answer>);
 
 /// What the masters answer. The calls run beside [`serve`]: a master that is slow or gone holds up nothing else.
 pub(crate) enum Answer {
-    Heartbeat(Result<v1::HeartbeatResponse, ClientError>),
+    Heartbeat(Box<Result<v1::HeartbeatResponse, ClientError>>),
     Registered(Result<v1::RegisterResponse, ClientError>),
     /// No places if the map said less than was needed: the next heartbeat asks again.
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
@@ -289,7 +289,7 @@ impl Life {
             return;
         }
         let (request, client) = (self.heartbeat(disks), self.client.clone());
-        self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
+        self.call(async move { Answer::Heartbeat(Box::new(client.heartbeat(request).await)) });
     }
 
     /// Masters whose metadata are from a backup may not know this life, or this node.
@@ -317,7 +317,7 @@ impl Life {
         match answer {
             Answer::Heartbeat(answer) => {
                 self.is_beating = false;
-                match answer {
+                match *answer {
                     Ok(answer) => self.take_duties(answer, link).await,
                     Err(error) if error.is_passing() => {
                         // Perhaps the one that named the copies.
@@ -731,8 +731,8 @@ pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link, disk
             }},
             response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
-                if let Answer::Heartbeat(Ok(answer)) = &answer {
-                    if disks.restore(&answer.restore_disks) {
+                if let Answer::Heartbeat(answer) = &answer && let Ok(answer) = &**answer {
+                    if disks.restore(&answer.restore_disks, &answer.restore_wishes) {
                         wanted = Some("a disk is put back in service".to_owned());
                     }
                     watching.heard_of(answer.hold);
