@@ -214,6 +214,17 @@ pub enum ControlError {
     )]
     FlattenUnsettled { volume: String },
     #[error(
+        "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; name {least} or more to have it grow by those only, or wait until there is room for all"
+    )]
+    GrowthPlaced {
+        volume: String,
+        wanted: ByteCount,
+        grown: ByteCount,
+        placed: u32,
+        new: u32,
+        least: ByteCount,
+    },
+    #[error(
         "volume \"{volume}\" cannot grow while it is flattened; wait until \"redhare volume list\" shows no origin of it"
     )]
     Flattening { volume: String },
@@ -425,6 +436,7 @@ impl ControlError {
             | Self::CloneUnplaced { .. }
             | Self::FlattenUnsettled { .. }
             | Self::Flattening { .. }
+            | Self::GrowthPlaced { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }

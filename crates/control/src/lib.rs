@@ -48,6 +48,7 @@ pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration
 pub use controller::releases::Releases;
 pub use controller::reservations::ReservationsView;
 pub use controller::restored::{Consent, RestoredView};
+pub use controller::room::Unplaced;
 pub use controller::snapshots::SnapshotKey;
 pub use controller::status::{NodeStatus, Status, VolumeStatus};
 pub use controller::uses::VolumeUse;
