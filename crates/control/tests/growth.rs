@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use control::{
-    ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer, Incarnation,
-    MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
+    Based, ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer,
+    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
@@ -572,4 +572,46 @@ fn a_growth_that_runs_out_of_room_is_taken_back_as_far_as_no_chunk_of_it_has_a_p
     cluster.tick();
     assert_eq!(cluster.size(number), 4196);
     assert!(cluster.control.volume(number).unwrap().is_settled());
+}
+
+#[test]
+fn of_two_calls_that_add_to_the_same_size_the_second_is_refused() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let number = cluster.volume(2).number;
+    let add = |cluster: &mut Cluster<'_>, seen: u64, to: u64, call| {
+        let (size, now) = (ByteCount(to * 64 * MIB), cluster.now);
+        let based = Based {
+            size: ByteCount(seen * 64 * MIB),
+            call,
+        };
+        cluster.control.resize_volume_from("data", size, Some(based), now)
+    };
+    let first = add(&mut cluster, 2, 4, 7).unwrap();
+    assert_eq!(first.grown().chunk_count(), 4);
+    // Its answer was lost, and it comes again.
+    assert_eq!(add(&mut cluster, 2, 4, 7).unwrap(), first);
+    for to in [4, 6] {
+        let refused = add(&mut cluster, 2, to, 8).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("volume \"data\" has 128 MiB and is growing to 256 MiB, and more was to be added to the 128 MiB that"),
+            "{refused}"
+        );
+    }
+    let told = Growing {
+        number,
+        from: 2,
+        chunks: 4,
+    };
+    for node in 1..=NODES {
+        cluster.beat(node, &[], &[told]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 4);
+    let refused = add(&mut cluster, 2, 4, 8).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("volume \"data\" has 256 MiB, and more"),
+        "{refused}"
+    );
+    add(&mut cluster, 4, 6, 9).unwrap();
 }

@@ -286,11 +286,17 @@ impl Volumes for Face {
             name,
             size_bytes,
             no_wait,
+            expected_bytes,
+            call,
         } = request;
         about(&extensions, || format!("volume {name}, to {size_bytes} bytes"));
+        let based = expected_bytes.map(|expected| control::Based {
+            size: ByteCount(expected),
+            call,
+        });
         let volume = self
             .engine
-            .call(move |control, now| control.resize_volume(&name, ByteCount(size_bytes), now))
+            .call(move |control, now| control.resize_volume_from(&name, ByteCount(size_bytes), based, now))
             .await?;
         let volume = match no_wait {
             true => volume,

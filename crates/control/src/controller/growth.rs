@@ -44,6 +44,15 @@ impl Growing {
     }
 }
 
+/// What a size was reckoned from that somebody wants a volume to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Based {
+    /// The size that the volume was seen to have.
+    pub size: ByteCount,
+    /// Drawn for each call: tells one that comes again, since its answer was lost, from another one that wants as much.
+    pub call: u64,
+}
+
 impl<S: MetadataStore> Controller<S> {
     /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
     /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
@@ -57,12 +66,29 @@ impl<S: MetadataStore> Controller<S> {
         size: ByteCount,
         now: Instant,
     ) -> Result<Volume, ControlError> {
+        self.resize_volume_from(name, size, None, now)
+    }
+
+    /// The same; one that is to have more than somebody has seen does so only if that is still its size.
+    ///
+    /// # Errors
+    /// Also if the volume has another size than that, or another call has it grow.
+    pub fn resize_volume_from(
+        &mut self,
+        name: &str,
+        size: ByteCount,
+        based: Option<Based>,
+        now: Instant,
+    ) -> Result<Volume, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
             let number = self.volume_named(name)?.number;
             let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
                 continue;
             };
             let volume = &stored.record;
+            if let Some(based) = based {
+                self.check_based(volume, based)?;
+            }
             match self.cut_growth(&stored, size)? {
                 Some(true) => return self.volume(number),
                 Some(false) => continue,
@@ -86,12 +112,32 @@ impl<S: MetadataStore> Controller<S> {
                 ..volume.clone()
             };
             if self.replace_volume(&stored, &grown)? {
-                self.unfinished.insert(number, Unfinished::default());
+                let call = based.map(|based| based.call);
+                self.unfinished.insert(number, Unfinished::asked_by(call));
                 self.bring_growth_on(number, now)?;
                 return self.volume(number);
             }
         }
         Err(contended())
+    }
+
+    /// Refuses to add to a size that is not the one that was added to. The call that has a volume grow may come again.
+    fn check_based(&self, volume: &Volume, based: Based) -> Result<(), ControlError> {
+        let growing = Growing::of(volume);
+        let asked = self.unfinished.get(&volume.number).and_then(|known| known.asked);
+        let is_repeated = growing.is_some() && asked == Some(based.call);
+        if volume.size() == based.size && (growing.is_none() || is_repeated) {
+            return Ok(());
+        }
+        Err(ControlError::NotThatSize {
+            volume: volume.name.clone(),
+            expected: based.size,
+            found: volume.size(),
+            growing: match growing {
+                Some(_) => format!(" and is growing to {}", volume.grown().size()),
+                None => String::new(),
+            },
+        })
     }
 
     pub(super) fn replace_volume(

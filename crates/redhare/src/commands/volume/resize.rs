@@ -1,5 +1,7 @@
 //! `redhare volume resize`.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use clap::Args;
 use foundation::ByteCount;
 use master::{Client, v1};
@@ -47,6 +49,21 @@ impl Wanted {
             ))),
         }
     }
+
+    /// What the masters are asked for. More is added to what was seen: they refuse it if somebody else has been quicker.
+    fn request(self, volume: &VolumeView, no_wait: bool) -> Result<v1::ResizeVolumeRequest, Failure> {
+        let is_more = matches!(self, Self::More(_));
+        Ok(v1::ResizeVolumeRequest {
+            name: volume.name.clone(),
+            size_bytes: self.of(volume)?.0,
+            no_wait,
+            expected_bytes: is_more.then_some(volume.size_bytes),
+            call: match is_more {
+                true => RandomState::new().build_hasher().finish(),
+                false => 0,
+            },
+        })
+    }
 }
 
 fn parse_wanted(text: &str) -> Result<Wanted, String> {
@@ -66,11 +83,7 @@ pub(super) fn run(
     let request = v1::ShowVolumeRequest { name };
     let shown = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
     let before = view(&shown.volume.unwrap_or_default());
-    let request = v1::ResizeVolumeRequest {
-        name: before.name.clone(),
-        size_bytes: size.of(&before)?.0,
-        no_wait,
-    };
+    let request = size.request(&before, no_wait)?;
     let answer = cluster.call(|client: Client| async move { client.resize_volume(request).await })?;
     let view = view(&answer.volume.unwrap_or_default());
     output.print(&view, || resized(&view, &before));
@@ -109,13 +122,19 @@ mod tests {
             ..v1::Volume::default()
         };
         let (more, all) = (parse_wanted("+1GiB").unwrap(), parse_wanted("3GiB").unwrap());
-        assert_eq!(more.of(&view(&volume)).unwrap(), ByteCount(2 << 30));
+        let request = more.request(&view(&volume), true).unwrap();
+        assert_eq!(
+            (request.size_bytes, request.expected_bytes),
+            (2 << 30, Some(1 << 30))
+        );
+        assert_ne!(request.call, more.request(&view(&volume), true).unwrap().call);
         volume.growth_chunks = vec![4];
-        let error = more.of(&view(&volume)).unwrap_err().to_string();
+        let error = more.request(&view(&volume), true).unwrap_err().to_string();
         assert!(
             error.contains("data of 1 GiB is growing to 2 GiB") && error.contains("+1 GiB"),
             "{error}"
         );
-        assert_eq!(all.of(&view(&volume)).unwrap(), ByteCount(3 << 30));
+        let request = all.request(&view(&volume), true).unwrap();
+        assert_eq!((request.size_bytes, request.expected_bytes), (3 << 30, None));
     }
 }
