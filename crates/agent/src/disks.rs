@@ -1,6 +1,6 @@
 //! The disks of a node as its engine knows them: which are out of service, kept in a file, and how the others are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -82,6 +82,10 @@ pub(crate) struct Disks {
     is_unsaved: bool,
     pub(crate) trusted: Trusted,
     troubles: Troubles,
+    /// Of disks that were put back in service, by identity, the numbers of the wishes: the next life tries for them.
+    trying: BTreeMap<Vec<u8>, u64>,
+    /// Those for which a life has begun with the disk, well or not, since this engine started.
+    tried: BTreeMap<Vec<u8>, u64>,
     /// Where there are to be disks.
     configured: BTreeSet<String>,
 }
@@ -121,6 +125,8 @@ impl Disks {
             file,
             is_unsaved: false,
             troubles: Troubles::default(),
+            trying: BTreeMap::new(),
+            tried: BTreeMap::new(),
             configured,
         })
     }
@@ -250,7 +256,10 @@ impl Disks {
         self.is_unsaved |= self.follow(found);
         match is_adopted {
             true => self.troubles.adopt(),
-            false => self.troubles.new_life(Instant::now(), found),
+            false => {
+                self.troubles.new_life(Instant::now(), found);
+                self.tried.append(&mut self.trying);
+            }
         }
         self.trusted.new_life(found)?;
         for disk in found {
@@ -338,6 +347,8 @@ impl Disks {
             if let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == *path) {
                 entry.out_of_service = Some(why.clone());
                 entry.since_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+                // No life has begun with it: that it is to be put back still holds.
+                self.trying.remove(&entry.uuid());
                 tracing::error!(
                     path,
                     why,
@@ -407,8 +418,9 @@ impl Disks {
         }
     }
 
-    /// Puts these disks back in service; true if any was not. Asked again and again, as long as one of them is not.
-    pub(crate) fn restore(&mut self, uuids: &[Vec<u8>]) -> bool {
+    /// Puts these disks back in service; true if any was not. Asked again and again, as long as one of them is not, or until the masters
+    /// hear that the wish of this number was tried for. A release before gives none.
+    pub(crate) fn restore(&mut self, uuids: &[Vec<u8>], wishes: &[u64]) -> bool {
         let wanted = |entry: &&Entry| {
             // One that is not there is put back when it is, and one to which requests are under way still when these have ended: no life
             // begins before, and the target's other disks are not to be held up by that. If it is this life's target that has left it
@@ -442,6 +454,12 @@ impl Disks {
             tracing::warn!(path, "a disk is put back in service");
             self.troubles.forget(path);
         }
+        for (uuid, wish) in uuids.iter().zip(wishes) {
+            let mut entries = self.file.disk.iter();
+            if entries.any(|entry| entry.uuid() == *uuid && restored.contains(&entry.path)) {
+                self.trying.insert(uuid.clone(), *wish);
+            }
+        }
         true
     }
 
@@ -474,7 +492,7 @@ impl Disks {
     /// What the masters are told of the disks.
     pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
         let mut troubles = std::mem::take(&mut self.troubles);
-        let now = Instant::now();
+        let (now, tried) = (Instant::now(), &self.tried);
         let report = |entry: &Entry| {
             let standing = troubles.standing(now, &entry.path);
             let (state, why) = match (&entry.out_of_service, standing.why) {
@@ -493,6 +511,7 @@ impl Disks {
                 cured: standing.cured.to_vec(),
                 process_cured_ms: u64::try_from(standing.process_cured.as_millis()).unwrap_or(u64::MAX),
                 resetting: standing.resetting,
+                tried_restore: Some(tried.get(&entry.uuid()).copied().unwrap_or(0)),
             }
         };
         let known = self.file.disk.iter().filter(|entry| !self.is_gone(entry));

@@ -39,6 +39,12 @@ impl Doubt {
         self.copies.keys()
     }
 
+    /// Whether there is one of this volume.
+    pub(crate) fn is_about_volume(&self, volume: u32) -> bool {
+        let mut from = self.copies.range(Chunk { volume, index: 0 }..);
+        from.next().is_some_and(|(chunk, _)| chunk.volume == volume)
+    }
+
     /// Whether there is one of this chunk.
     pub(crate) fn is_about(&self, chunk: Chunk) -> bool {
         self.copies.contains_key(&chunk)

@@ -25,8 +25,10 @@ use crate::wire::{
 };
 
 mod exporting;
+mod tombstones;
 
 use exporting::Exporting;
+use tombstones::Tombstones;
 
 /// Answers that wait to be looked at; each call under way has one.
 const ANSWERS: usize = 64;
@@ -88,6 +90,7 @@ pub(crate) struct Life {
     /// Volumes that grow: the new chunks of which this node shall have a copy.
     growing: BTreeMap<u32, (v1::Growing, BTreeSet<Chunk>)>,
     removed: BTreeSet<u32>,
+    tombstones: Tombstones,
     /// The disk of each copy, which proposals repeat.
     placed: BTreeMap<(Chunk, u128), Vec<u8>>,
     /// What the masters committed last. A configuration may come before the target has its copy.
@@ -127,7 +130,7 @@ pub(crate) type Serving = (Life, mpsc::Receiver<Answer>);
 
 /// What the masters answer. The calls run beside [`serve`]: a master that is slow or gone holds up nothing else.
 pub(crate) enum Answer {
-    Heartbeat(Result<v1::HeartbeatResponse, ClientError>),
+    Heartbeat(Box<Result<v1::HeartbeatResponse, ClientError>>),
     Registered(Result<v1::RegisterResponse, ClientError>),
     /// No places if the map said less than was needed: the next heartbeat asks again.
     Placed(u32, Option<v1::Growing>, Result<Option<Vec<Placed>>, ClientError>),
@@ -178,6 +181,7 @@ impl Life {
             preparing: BTreeMap::new(),
             growing: BTreeMap::new(),
             removed: BTreeSet::new(),
+            tombstones: Tombstones::default(),
             placed: BTreeMap::new(),
             configurations: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -289,7 +293,7 @@ impl Life {
             return;
         }
         let (request, client) = (self.heartbeat(disks), self.client.clone());
-        self.call(async move { Answer::Heartbeat(client.heartbeat(request).await) });
+        self.call(async move { Answer::Heartbeat(Box::new(client.heartbeat(request).await)) });
     }
 
     /// Masters whose metadata are from a backup may not know this life, or this node.
@@ -317,7 +321,7 @@ impl Life {
         match answer {
             Answer::Heartbeat(answer) => {
                 self.is_beating = false;
-                match answer {
+                match *answer {
                     Ok(answer) => self.take_duties(answer, link).await,
                     Err(error) if error.is_passing() => {
                         // Perhaps the one that named the copies.
@@ -500,14 +504,7 @@ impl Life {
     async fn remove(&mut self, volume: u32, link: &Link) {
         if self.removed.insert(volume) {
             let _ = link.send.send(ToTarget::DeleteVolume { volume });
-            self.here.retain(|chunk| chunk.volume != volume);
-            self.asked.retain(|chunk| chunk.volume != volume);
-            self.placed.retain(|(chunk, _), _| chunk.volume != volume);
-            self.preparing.remove(&volume);
-            self.growing.remove(&volume);
-            self.configurations.retain(|chunk, _| chunk.volume != volume);
-            self.wanted.retain(|chunk, _| chunk.volume != volume);
-            self.kinds.remove(&volume);
+            self.forget_volume(volume);
         }
     }
 
@@ -542,11 +539,9 @@ impl Life {
                 let _ = link.send.send(message);
             }
         }
-        for volume in &news.removed_volumes {
-            self.sync_told.remove(volume);
-            let _ = link.send.send(ToTarget::DeleteVolume { volume: *volume });
-        }
+        self.bury(&news.removed_volumes, link);
         for volume in &news.volumes {
+            self.tombstones.exists(volume.number);
             // Before the configurations of its chunks: nothing is acknowledged otherwise.
             self.tell_sync_writes(volume.number, volume.sync_writes, link)
                 .await;
@@ -731,8 +726,8 @@ pub(crate) async fn serve((mut life, mut answers): Serving, mut link: Link, disk
             }},
             response = watching.next() => life.learn(response, &link).await,
             Some(answer) = answers.recv() => {
-                if let Answer::Heartbeat(Ok(answer)) = &answer {
-                    if disks.restore(&answer.restore_disks) {
+                if let Answer::Heartbeat(answer) = &answer && let Ok(answer) = &**answer {
+                    if disks.restore(&answer.restore_disks, &answer.restore_wishes) {
                         wanted = Some("a disk is put back in service".to_owned());
                     }
                     watching.heard_of(answer.hold);

@@ -23,6 +23,7 @@ pub(crate) mod releases;
 mod removal;
 pub(crate) mod reservations;
 pub(crate) mod restored;
+pub(crate) mod room;
 mod siblings;
 pub(crate) mod snapshots;
 pub(crate) mod status;

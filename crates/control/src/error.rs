@@ -214,6 +214,26 @@ pub enum ControlError {
     )]
     FlattenUnsettled { volume: String },
     #[error(
+        "volume \"{volume}\" has {found}{growing}, and more was to be added to the {expected} that it was seen to have: another call lets it grow, or an earlier attempt of this one; look with \"redhare volume show {volume}\", and repeat the call if it is to have still more"
+    )]
+    NotThatSize {
+        volume: String,
+        expected: ByteCount,
+        found: ByteCount,
+        growing: String,
+    },
+    #[error(
+        "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; name {least} or more to have it grow by those only, or wait until there is room for all"
+    )]
+    GrowthPlaced {
+        volume: String,
+        wanted: ByteCount,
+        grown: ByteCount,
+        placed: u32,
+        new: u32,
+        least: ByteCount,
+    },
+    #[error(
         "volume \"{volume}\" cannot grow while it is flattened; wait until \"redhare volume list\" shows no origin of it"
     )]
     Flattening { volume: String },
@@ -425,6 +445,8 @@ impl ControlError {
             | Self::CloneUnplaced { .. }
             | Self::FlattenUnsettled { .. }
             | Self::Flattening { .. }
+            | Self::NotThatSize { .. }
+            | Self::GrowthPlaced { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }

@@ -40,7 +40,7 @@ pub use controller::damage::{Damage, Scrub, Told};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};
-pub use controller::growth::Growing;
+pub use controller::growth::{Based, Growing};
 pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, DisksNoted};
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};
@@ -48,6 +48,7 @@ pub use controller::nodes::{Heartbeat, HeartbeatAnswer, Registered, Registration
 pub use controller::releases::Releases;
 pub use controller::reservations::ReservationsView;
 pub use controller::restored::{Consent, RestoredView};
+pub use controller::room::Unplaced;
 pub use controller::snapshots::SnapshotKey;
 pub use controller::status::{NodeStatus, Status, VolumeStatus};
 pub use controller::uses::VolumeUse;

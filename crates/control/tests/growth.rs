@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use control::{
-    ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer, Incarnation,
-    MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
+    Based, ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer,
+    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
@@ -255,6 +255,11 @@ fn what_cannot_be_is_refused_with_the_numbers_and_changes_nothing() {
     cluster.resize(6).unwrap();
     let other = refused(cluster.resize(7));
     assert!(other.contains("growing to 384 MiB"), "{other}");
+    assert_eq!(
+        refused(cluster.resize(5)),
+        "volume \"data\" cannot have 320 MiB again: 1 of the 1 chunks by which it is growing to 384 MiB have places that nodes were told \
+         of, and keep them; name 384 MiB or more to have it grow by those only, or wait until there is room for all"
+    );
     assert!(
         refused(
             cluster
@@ -426,4 +431,187 @@ fn a_volume_whose_chunks_get_places_stays_as_it_is_until_all_have_one() {
         "the life that has ended would be waited for"
     );
     cluster.prepared(number);
+}
+
+/// A volume that is to get more than there is room for, since a disk was lost or shrank meanwhile, with the room that is left.
+fn without_room(cluster: &mut Cluster<'_>, room: u64) {
+    for number in 1..=NODES {
+        let registration = Registration {
+            cluster: None,
+            node: node(number),
+            peer_address: format!("192.0.2.{number}:4420"),
+            rack: None,
+            incarnation: Some(cluster.lives[&number]),
+            ended_through: Incarnation(0),
+            disks: disks(number, room),
+        };
+        cluster.control.register(&registration, cluster.now).unwrap();
+    }
+    cluster.room = room;
+}
+
+fn request(name: &str, chunks: u64) -> CreateVolume {
+    CreateVolume {
+        chunk: ByteCount(64 * MIB),
+        ..CreateVolume::new(name, ByteCount(chunks * 64 * MIB))
+    }
+}
+
+/// What is said of a volume's chunks without places.
+fn unplaced(cluster: &Cluster<'_>, number: VolumeNumber) -> Option<(u32, String)> {
+    let status = cluster.control.status(cluster.now).unwrap();
+    let of_it = status
+        .volumes
+        .iter()
+        .find(|status| status.volume.number == number)
+        .unwrap();
+    assert_eq!(of_it.unplaced.as_ref(), cluster.control.unplaced(number));
+    of_it
+        .unplaced
+        .clone()
+        .map(|unplaced| (unplaced.chunks, unplaced.why))
+}
+
+#[test]
+fn a_volume_that_runs_out_of_room_says_so_and_goes_on_when_there_is_some() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let now = cluster.now;
+    let number = cluster
+        .control
+        .create_volume(&request("data", 9000), now)
+        .unwrap()
+        .number;
+    assert_eq!(unplaced(&cluster, number), None);
+    without_room(&mut cluster, 5000);
+    cluster.tick();
+    assert_eq!(cluster.placed(number), 4096);
+    let (chunks, why) = unplaced(&cluster, number).unwrap();
+    assert_eq!(chunks, 9000 - 4096);
+    assert!(
+        why.starts_with("they need 306.5 GiB on each of 3 nodes, and there is room for 56.5 GiB;"),
+        "{why}"
+    );
+    // Another master finds out the same.
+    cluster.control = Controller::open(cluster.store, Settings::default(), 4, cluster.now).unwrap();
+    for node in 1..=NODES {
+        cluster.beat(node, &[], &[]);
+    }
+    cluster.tick();
+    assert_eq!(unplaced(&cluster, number), Some((chunks, why)));
+    without_room(&mut cluster, 10_000);
+    cluster.tick();
+    assert_eq!(unplaced(&cluster, number), None);
+    cluster.tick();
+    assert_eq!(cluster.placed(number), 9000);
+    cluster.prepared(number);
+}
+
+#[test]
+fn a_half_placed_volume_is_deleted_and_gives_its_room_back() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let now = cluster.now;
+    let number = cluster
+        .control
+        .create_volume(&request("data", 9000), now)
+        .unwrap()
+        .number;
+    without_room(&mut cluster, 5000);
+    cluster.tick();
+    assert_eq!(
+        unplaced(&cluster, number).map(|(chunks, _)| chunks),
+        Some(9000 - 4096)
+    );
+    cluster.control.delete_volume("data", cluster.now).unwrap();
+    assert_eq!(unplaced(&cluster, number), None);
+    for node in 1..=NODES {
+        assert_eq!(cluster.beat(node, &[], &[]).remove, [number]);
+    }
+    cluster.removed(number);
+    cluster.tick();
+    assert!(cluster.control.volume(number).is_err());
+    cluster
+        .control
+        .create_volume(&request("whole", 5000), cluster.now)
+        .unwrap();
+}
+
+#[test]
+fn a_growth_that_runs_out_of_room_is_taken_back_as_far_as_no_chunk_of_it_has_a_place() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with_room(&store, 30_000);
+    let before = cluster.volume(100);
+    let number = before.number;
+    cluster.resize(9000).unwrap();
+    without_room(&mut cluster, 5000);
+    cluster.tick();
+    assert_eq!(
+        unplaced(&cluster, number).map(|(chunks, _)| chunks),
+        Some(9000 - 100 - 4096)
+    );
+    let refused = cluster.resize(100).unwrap_err().to_string();
+    assert!(
+        refused.contains("4096 of the 8900 chunks") && refused.contains("name 262."),
+        "{refused}"
+    );
+    assert!(cluster.resize(4195).is_err());
+    let cut = cluster.resize(4196).unwrap();
+    assert_eq!((cut.size(), cut.grown().chunk_count()), (before.size(), 4196));
+    assert_eq!(unplaced(&cluster, number), None);
+    let told = Growing {
+        number,
+        from: 100,
+        chunks: 4196,
+    };
+    cluster.tick();
+    for node in 1..=NODES {
+        assert_eq!(cluster.beat(node, &[], &[]).grow, [told]);
+        cluster.beat(node, &[], &[told]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 4196);
+    assert!(cluster.control.volume(number).unwrap().is_settled());
+}
+
+#[test]
+fn of_two_calls_that_add_to_the_same_size_the_second_is_refused() {
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::new(&store);
+    let number = cluster.volume(2).number;
+    let add = |cluster: &mut Cluster<'_>, seen: u64, to: u64, call| {
+        let (size, now) = (ByteCount(to * 64 * MIB), cluster.now);
+        let based = Based {
+            size: ByteCount(seen * 64 * MIB),
+            call,
+        };
+        cluster.control.resize_volume_from("data", size, Some(based), now)
+    };
+    let first = add(&mut cluster, 2, 4, 7).unwrap();
+    assert_eq!(first.grown().chunk_count(), 4);
+    // Its answer was lost, and it comes again.
+    assert_eq!(add(&mut cluster, 2, 4, 7).unwrap(), first);
+    for to in [4, 6] {
+        let refused = add(&mut cluster, 2, to, 8).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("volume \"data\" has 128 MiB and is growing to 256 MiB, and more was to be added to the 128 MiB that"),
+            "{refused}"
+        );
+    }
+    let told = Growing {
+        number,
+        from: 2,
+        chunks: 4,
+    };
+    for node in 1..=NODES {
+        cluster.beat(node, &[], &[told]);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 4);
+    let refused = add(&mut cluster, 2, 4, 8).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("volume \"data\" has 256 MiB, and more"),
+        "{refused}"
+    );
+    add(&mut cluster, 4, 6, 9).unwrap();
 }

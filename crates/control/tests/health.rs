@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use control::{
-    Controller, CreateVolume, Disk, DiskId, DiskReport, DiskSample, DiskState, Heartbeat, Incarnation,
-    MemoryStore, NodeId, Registration, Settings, Uuid, VolumeState,
+    Controller, CreateVolume, Disk, DiskId, DiskReport, DiskSample, DiskState, DisksNoted, Heartbeat,
+    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
@@ -94,6 +94,11 @@ fn sample(number: u128, latency: Duration) -> DiskSample {
     }
 }
 
+/// The disks that a node has to put back in service.
+fn restored(noted: &DisksNoted) -> Vec<DiskId> {
+    noted.restore.iter().map(|(disk, _)| *disk).collect()
+}
+
 /// The state that a disk is shown in, and whether it is drained.
 fn shown(master: &Master<'_>, number: u128, now: Instant) -> (Option<DiskState>, bool) {
     let status = master.status(now).unwrap();
@@ -162,7 +167,7 @@ fn a_disk_out_of_service_is_drained_until_it_is_restored_and_another_master_know
     assert!(!shown(&master, 2, at(6)).1);
     for ms in [7, 8] {
         let noted = master.note_disks(node(2), out(), Vec::new(), at(ms)).unwrap();
-        assert_eq!((noted.restore, noted.drained.len()), (vec![disk(2)], 0));
+        assert_eq!((restored(&noted), noted.drained.len()), (vec![disk(2)], 0));
     }
     master
         .note_disks(node(2), vec![report(2, DiskState::Ok)], Vec::new(), at(9))
@@ -197,23 +202,23 @@ fn that_a_disk_is_to_be_put_back_in_service_is_known_to_the_next_master() {
     };
     let mut master = next(2, 5);
     let noted = master.note_disks(node(2), out(), Vec::new(), at(6)).unwrap();
-    assert_eq!((noted.restore, noted.drained.len()), (vec![disk(2)], 0));
+    assert_eq!((restored(&noted), noted.drained.len()), (vec![disk(2)], 0));
     // Once it is in service the wish is over, for every master.
     let ok = vec![report(2, DiskState::Ok)];
     master.note_disks(node(2), ok, Vec::new(), at(7)).unwrap();
     let mut master = next(3, 8);
     let noted = master.note_disks(node(2), out(), Vec::new(), at(9)).unwrap();
-    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+    assert_eq!((restored(&noted).len(), noted.drained.len()), (0, 1));
     // So it is when somebody has it drained.
     master.restore_disk(node(2), disk(2)).unwrap();
     master.drain(node(2), Some(disk(2)), at(9)).unwrap();
     let noted = master.note_disks(node(2), out(), Vec::new(), at(9)).unwrap();
-    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 0));
+    assert_eq!((restored(&noted).len(), noted.drained.len()), (0, 0));
     master.undrain(node(2), Some(disk(2))).unwrap();
     let noted = next(4, 10)
         .note_disks(node(2), out(), Vec::new(), at(11))
         .unwrap();
-    assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+    assert_eq!((restored(&noted).len(), noted.drained.len()), (0, 1));
 }
 
 #[test]
@@ -226,15 +231,62 @@ fn a_disk_that_is_no_better_is_tried_once_for_each_order() {
         master.restore_disk(node(2), disk(2)).unwrap();
         let noted = master.note_disks(node(2), out(), Vec::new(), at(3)).unwrap();
         assert_eq!(
-            (noted.restore, noted.drained.len()),
+            (restored(&noted), noted.drained.len()),
             (vec![disk(2)], 0),
             "{attempt}"
         );
         // The node ends its target for that, and asks for the number of another life.
         master.register(&registration(2), at(4)).unwrap();
         let noted = master.note_disks(node(2), out(), Vec::new(), at(5)).unwrap();
-        assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1), "{attempt}");
+        assert_eq!((restored(&noted).len(), noted.drained.len()), (0, 1), "{attempt}");
     }
+}
+
+#[test]
+fn a_wish_holds_over_lives_of_its_node_until_that_has_tried() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let out = |tried| {
+        let report = report(2, DiskState::OutOfService);
+        vec![DiskReport {
+            tried: Some(tried),
+            ..report
+        }]
+    };
+    let told = |master: &mut Master<'_>, tried, ms| {
+        let noted = master
+            .note_disks(node(2), out(tried), Vec::new(), at(ms))
+            .unwrap();
+        (noted.restore, noted.drained.len())
+    };
+    told(&mut master, 0, 2);
+    master.restore_disk(node(2), disk(2)).unwrap();
+    let (wished, drained) = told(&mut master, 0, 3);
+    assert_eq!((wished.len(), drained), (1, 0));
+    let wish = wished[0].1;
+    assert!(wish > 1);
+    // It waits for the disk, which something else holds, and its target begins another life, under this master or another one.
+    for (seed, ms) in [(2, 10), (3, 20)] {
+        master.register(&registration(2), at(ms)).unwrap();
+        assert_eq!(told(&mut master, 0, ms + 1), (wished.clone(), 0));
+        master = Controller::open(&store, Settings::default(), seed, at(ms + 2)).unwrap();
+        master.register(&registration(2), at(ms + 3)).unwrap();
+        assert_eq!(told(&mut master, 0, ms + 4), (wished.clone(), 0));
+    }
+    // It has tried, and the disk is no better.
+    assert_eq!(told(&mut master, wish, 30), (Vec::new(), 1));
+    assert_eq!(told(&mut master, wish, 31), (Vec::new(), 0));
+    // What it has tried for is not the next wish.
+    master.restore_disk(node(2), disk(2)).unwrap();
+    let (wished, drained) = told(&mut master, wish, 32);
+    assert_eq!((wished.len(), drained), (1, 0));
+    assert_ne!(wished[0].1, wish);
+    // An operator takes it back.
+    for number in [1, 3, 4] {
+        beat(&mut master, number, at(33));
+    }
+    master.drain(node(2), Some(disk(2)), at(33)).unwrap();
+    assert_eq!(told(&mut master, wish, 34), (Vec::new(), 0));
 }
 
 #[test]

@@ -59,7 +59,8 @@ impl Face {
             if let Some(noted) = noted {
                 disks::tell(life.0, &noted);
                 let restore = noted.restore.iter();
-                response.restore_disks = restore.map(|disk| disk.0.to_bytes().to_vec()).collect();
+                let restore = restore.map(|(disk, wish)| (disk.0.to_bytes().to_vec(), *wish));
+                (response.restore_disks, response.restore_wishes) = restore.unzip();
             }
             response.complete_snapshots = list.map(convert::complete_snapshots);
         }
@@ -133,6 +134,7 @@ fn response(answer: HeartbeatAnswer) -> v1::HeartbeatResponse {
         exports: answer.exports.iter().map(convert::export).collect(),
         remove_snapshots: answer.remove_snapshots.iter().map(convert::snapshot_id).collect(),
         restore_disks: Vec::new(),
+        restore_wishes: Vec::new(),
         complete_snapshots: None,
         prepare_clones: numbers(&answer.prepare_clones),
         flatten_volumes: numbers(&answer.flatten),

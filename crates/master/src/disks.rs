@@ -46,6 +46,7 @@ pub(crate) fn reports(disks: &[v1::DiskHealth]) -> Result<Vec<DiskReport>, Conve
             cured: of_stages(&disk.cured),
             process_cured: Duration::from_millis(disk.process_cured_ms),
             resetting: u8::try_from(disk.resetting).unwrap_or(u8::MAX),
+            tried: disk.tried_restore,
         })
     };
     disks.iter().map(report).collect()
@@ -105,6 +106,7 @@ fn health_to(report: &DiskReport) -> v1::DiskHealth {
         cured: report.cured.to_vec(),
         process_cured_ms: crate::convert::milliseconds(report.process_cured),
         resetting: report.resetting.into(),
+        tried_restore: None,
     }
 }
 

@@ -169,21 +169,29 @@ impl Face {
     /// Waits until the nodes have made all copies of a volume, which has been changed as `what` says.
     async fn wait_for_copies(&self, mut volume: Volume, what: &str) -> Result<Volume, Status> {
         let mut news = self.engine.news();
-        let deadline = Instant::now() + CREATE_WAIT;
+        let (deadline, mut unplaced) = (Instant::now() + CREATE_WAIT, None);
         while !volume.is_settled() {
             // Another master may bring it on: then there are no news here.
             let look = Instant::now() + CREATE_LOOK;
             let waited = timeout_at(look.min(deadline), news.changed()).await;
             if matches!(waited, Ok(Err(_))) || Instant::now() >= deadline {
-                return Err(Status::deadline_exceeded(format!(
-                    "volume \"{}\" {what}, but its nodes have not made all copies within {} s; \"redhare status\" \
-                     shows which nodes are silent, and \"redhare volume list\" when they have done it",
-                    volume.name,
-                    CREATE_WAIT.as_secs()
-                )));
+                let (name, seconds) = (&volume.name, CREATE_WAIT.as_secs());
+                return Err(Status::deadline_exceeded(match unplaced {
+                    Some(control::Unplaced { chunks, why }) => format!(
+                        "volume \"{name}\" {what}, but after {seconds} s {chunks} of its chunks have no place: {why}; it goes on by itself when \
+                         there is room, \"redhare volume show {name}\" says how it stands"
+                    ),
+                    None => format!(
+                        "volume \"{name}\" {what}, but its nodes have not made all copies within {seconds} s; \"redhare status\" \
+                         shows which nodes are silent, and \"redhare volume list\" when they have done it"
+                    ),
+                }));
             }
             let number = volume.number;
-            volume = self.engine.read(move |control, _| control.volume(number)).await?;
+            let look = move |control: &mut crate::engine::Control, _| {
+                Ok((control.volume(number)?, control.unplaced(number).cloned()))
+            };
+            (volume, unplaced) = self.engine.read(look).await?;
         }
         Ok(volume)
     }
@@ -253,10 +261,11 @@ impl Volumes for Face {
                 (volume, origin, used),
                 chunks,
                 control.nodes(now)?,
-                (resyncs, waiting),
+                (resyncs, waiting, control.unplaced(number).cloned()),
             ))
         };
-        let ((volume, origin, used), chunks, nodes, (resyncs, waiting)) = self.engine.read(call).await?;
+        let ((volume, origin, used), chunks, nodes, (resyncs, waiting, unplaced)) =
+            self.engine.read(call).await?;
         Ok(Response::new(v1::ShowVolumeResponse {
             resyncs: resyncs.iter().map(convert::resync).collect(),
             volume: Some(convert::volume_with_origin(&volume, origin)),
@@ -264,6 +273,7 @@ impl Volumes for Face {
             chunks: convert::chunks(&chunks),
             waiting_nodes: convert::node_ids(&waiting),
             r#use: used.map(|used| convert::volume_use(volume.number, used)),
+            unplaced: unplaced.map(crate::status::unplaced),
         }))
     }
 
@@ -276,11 +286,17 @@ impl Volumes for Face {
             name,
             size_bytes,
             no_wait,
+            expected_bytes,
+            call,
         } = request;
         about(&extensions, || format!("volume {name}, to {size_bytes} bytes"));
+        let based = expected_bytes.map(|expected| control::Based {
+            size: ByteCount(expected),
+            call,
+        });
         let volume = self
             .engine
-            .call(move |control, now| control.resize_volume(&name, ByteCount(size_bytes), now))
+            .call(move |control, now| control.resize_volume_from(&name, ByteCount(size_bytes), based, now))
             .await?;
         let volume = match no_wait {
             true => volume,

@@ -56,7 +56,13 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         damaged_blocks: volume.damage.damaged,
         repaired_blocks: volume.damage.repaired,
         lost_of_snapshots: volume.lost_of_snapshots.iter().map(lost_of_snapshot).collect(),
+        unplaced: volume.unplaced.clone().map(unplaced),
     }
+}
+
+/// Chunks without places.
+pub(crate) fn unplaced(control::Unplaced { chunks, why }: control::Unplaced) -> v1::Unplaced {
+    v1::Unplaced { chunks, why }
 }
 
 fn lost_of_snapshot((name, blocks): &(String, u64)) -> v1::LostOfSnapshot {

@@ -18,7 +18,8 @@ pub use disk_use::{DiskUse, on_disks};
 pub use disks::{DiskRow, Resets, STAGES, SampleRow, describe_time};
 pub use restored::{AwaitedRow, RefusedRow, RestoredView};
 pub use volume::{
-    LostOfSnapshot, OriginView, ReturningRow, VolumeRow, describe_returning, origin, returning, state,
+    LostOfSnapshot, OriginView, ReturningRow, UnplacedView, VolumeRow, describe_returning, origin, returning,
+    state,
 };
 
 /// All of it. Serialised it is what `redhare status --json` prints.

@@ -204,6 +204,7 @@ fn asks_nothing(answer: &HeartbeatResponse) -> bool {
         grow_volumes,
         remove_snapshots,
         restore_disks,
+        restore_wishes: _,
         complete_snapshots,
         prepare_clones,
         flatten_volumes,

@@ -31,6 +31,17 @@ pub struct ChunkId {
     pub index: ChunkIndex,
 }
 
+impl ChunkId {
+    /// All chunks that a volume could have, for maps in their order.
+    pub fn all_of(volume: VolumeNumber) -> std::ops::RangeInclusive<Self> {
+        let chunk = |index| Self {
+            volume,
+            index: ChunkIndex(index),
+        };
+        chunk(0)..=chunk(u32::MAX)
+    }
+}
+
 /// The place of a write in its chunk's order. 0 stands before every write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);

@@ -130,11 +130,15 @@ impl NodeCore {
     /// Forgets every copy of a volume that is deleted: what is held of requests and bytes ends here, and what
     /// its disk still answers is ignored.
     pub fn remove_volume(&mut self, now: Instant, volume: VolumeNumber) {
-        let chunks = self.members.keys().filter(|chunk| chunk.volume == volume);
-        for chunk in chunks.copied().collect::<Vec<_>>() {
+        // Nearly always there is nothing of it: nodes hear of every volume that was ever deleted, in each of their lives.
+        let chunks = self.members.range(ChunkId::all_of(volume));
+        for chunk in chunks.map(|(chunk, _)| *chunk).collect::<Vec<_>>() {
             self.forget(now, chunk);
         }
-        self.lacking.retain(|chunk, _| chunk.volume != volume);
+        let lacking = self.lacking.range(ChunkId::all_of(volume));
+        for chunk in lacking.map(|(chunk, _)| *chunk).collect::<Vec<_>>() {
+            self.lacking.remove(&chunk);
+        }
     }
 
     /// Forgets the copy of a chunk for which the configuration committed as `epoch` has no place here any more: what is

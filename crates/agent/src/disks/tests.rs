@@ -46,16 +46,16 @@ fn what_is_out_of_service_stays_so_until_it_is_put_back() {
     );
     assert!(disks.is_out(&plain_b) && !disks.is_out(&plain_a));
 
-    assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()]));
+    assert!(!disks.restore(&[1u128.to_be_bytes().to_vec()], &[]));
     // One that is not there is waited for.
-    assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]));
+    assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()], &[]));
     std::fs::write(&b, "").unwrap();
     // Nor is one put back to which a request is under way still: no life would begin.
     let request = std::fs::File::open(&b).unwrap();
     request.try_lock().unwrap();
-    assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()]));
+    assert!(!disks.restore(&[2u128.to_be_bytes().to_vec()], &[]));
     drop(request);
-    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()]));
+    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[]));
     let disks = Disks::load(directory.path(), &configured).unwrap();
     assert!(!disks.is_out(&plain_b));
 }
@@ -224,10 +224,10 @@ fn a_disk_is_not_put_back_before_that_is_saved() {
     let blocked = directory.path().join("disks.toml.new");
     std::fs::create_dir(&blocked).unwrap();
     let second = [2u128.to_be_bytes().to_vec()];
-    assert!(!disks.restore(&second));
+    assert!(!disks.restore(&second, &[]));
     assert_eq!(disks.reports()[1].state(), v1::DiskState::OutOfService);
     std::fs::remove_dir(blocked).unwrap();
-    assert!(disks.restore(&second));
+    assert!(disks.restore(&second, &[]));
     assert!(!Disks::load(directory.path(), &configured).unwrap().is_out(&b));
 }
 
@@ -239,10 +239,40 @@ fn a_disk_that_the_target_itself_holds_is_put_back_by_its_end() {
     let request = std::fs::File::open(&b).unwrap();
     request.try_lock().unwrap();
     let second = [2u128.to_be_bytes().to_vec()];
-    assert!(!disks.restore(&second), "it is somebody else's");
+    assert!(!disks.restore(&second, &[]), "it is somebody else's");
     let mut target = lock::LifeLock::take(&crate::target_lock(directory.path())).unwrap();
     target.record(std::process::id()).unwrap();
-    assert!(disks.restore(&second));
+    assert!(disks.restore(&second, &[]));
+}
+
+#[test]
+fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
+    let (_directory, _, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    let second = [2u128.to_be_bytes().to_vec()];
+    let shown = |disks: &mut Disks| (disks.reports()[1].state(), disks.reports()[1].tried_restore);
+    // Somebody holds it, and the node begins another life meanwhile.
+    let request = std::fs::File::open(&b).unwrap();
+    request.try_lock().unwrap();
+    assert!(!disks.restore(&second, &[7]));
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
+    drop(request);
+    // The target that serves has still left it out: that is no answer to the wish.
+    assert!(disks.restore(&second, &[7]));
+    disks.note(&[left_out(&b)]);
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
+    assert!(disks.restore(&second, &[7]));
+    assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(0)));
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    disks.note(&[left_out(&b)]);
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(7)));
+    // Another wish is another attempt.
+    assert!(disks.restore(&second, &[8]));
+    disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(8)));
 }
 
 #[test]

@@ -4,13 +4,15 @@
 //! places and their nodes make the copies, and become part of it in one transaction when all copies are there: before that nobody
 //! reads or writes them, so a copy that is missing is new; afterwards it would be lost.
 
+mod cut;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use foundation::{ByteCount, Instant};
 
 use crate::controller::unfinished::Unfinished;
-use crate::controller::volumes::{STEP_CHUNKS, VOLUME_CHUNKS_MAX, unless_no_room};
+use crate::controller::volumes::{STEP_CHUNKS, VOLUME_CHUNKS_MAX};
 use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber};
@@ -42,16 +44,40 @@ impl Growing {
     }
 }
 
+/// What a size was reckoned from that somebody wants a volume to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Based {
+    /// The size that the volume was seen to have.
+    pub size: ByteCount,
+    /// Drawn for each call: tells one that comes again, since its answer was lost, from another one that wants as much.
+    pub call: u64,
+}
+
 impl<S: MetadataStore> Controller<S> {
     /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
     /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
     ///
     /// # Errors
-    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to another size already.
+    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to a smaller size already, or to a larger one
+    /// and so many of its new chunks have places.
     pub fn resize_volume(
         &mut self,
         name: &str,
         size: ByteCount,
+        now: Instant,
+    ) -> Result<Volume, ControlError> {
+        self.resize_volume_from(name, size, None, now)
+    }
+
+    /// The same; one that is to have more than somebody has seen does so only if that is still its size.
+    ///
+    /// # Errors
+    /// Also if the volume has another size than that, or another call has it grow.
+    pub fn resize_volume_from(
+        &mut self,
+        name: &str,
+        size: ByteCount,
+        based: Option<Based>,
         now: Instant,
     ) -> Result<Volume, ControlError> {
         for _ in 0..ATTEMPTS_MAX {
@@ -60,6 +86,14 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             };
             let volume = &stored.record;
+            if let Some(based) = based {
+                self.check_based(volume, based)?;
+            }
+            match self.cut_growth(&stored, size)? {
+                Some(true) => return self.volume(number),
+                Some(false) => continue,
+                None => {}
+            }
             let growth = match check_size(volume, size)? {
                 growth if growth.is_empty() || !volume.growth.is_empty() => return Ok(stored.record),
                 growth => growth,
@@ -78,12 +112,32 @@ impl<S: MetadataStore> Controller<S> {
                 ..volume.clone()
             };
             if self.replace_volume(&stored, &grown)? {
-                self.unfinished.insert(number, Unfinished::default());
+                let call = based.map(|based| based.call);
+                self.unfinished.insert(number, Unfinished::asked_by(call));
                 self.bring_growth_on(number, now)?;
                 return self.volume(number);
             }
         }
         Err(contended())
+    }
+
+    /// Refuses to add to a size that is not the one that was added to. The call that has a volume grow may come again.
+    fn check_based(&self, volume: &Volume, based: Based) -> Result<(), ControlError> {
+        let growing = Growing::of(volume);
+        let asked = self.unfinished.get(&volume.number).and_then(|known| known.asked);
+        let is_repeated = growing.is_some() && asked == Some(based.call);
+        if volume.size() == based.size && (growing.is_none() || is_repeated) {
+            return Ok(());
+        }
+        Err(ControlError::NotThatSize {
+            volume: volume.name.clone(),
+            expected: based.size,
+            found: volume.size(),
+            growing: match growing {
+                Some(_) => format!(" and is growing to {}", volume.grown().size()),
+                None => String::new(),
+            },
+        })
     }
 
     pub(super) fn replace_volume(
@@ -117,7 +171,8 @@ impl<S: MetadataStore> Controller<S> {
         let missing = self.next_unplaced(number, growing.from..growing.chunks)?;
         if let Some(last) = missing.last() {
             let placed = self.commit_places(&stored, &missing, now);
-            let changed = unless_no_room(placed.map(|placed| if placed { missing.len() } else { 0 }))?;
+            let changed = placed.map(|placed| if placed { missing.len() } else { 0 });
+            let changed = self.unless_no_room(&stored.record, changed)?;
             // Another master was quicker, or the nodes have yet to be heard, or somebody else took the room: decided anew with the next tick.
             if changed > 0 {
                 self.note_placed(number, &missing);
@@ -149,52 +204,6 @@ impl<S: MetadataStore> Controller<S> {
     pub(super) fn note_placed(&mut self, number: VolumeNumber, placed: &[u32]) {
         if let Some(last) = placed.last() {
             self.unfinished.entry(number).or_default().placed = last + 1;
-        }
-    }
-
-    /// Whether so many more chunks of a volume have room, beside what other volumes are still to get: theirs is promised with their places, and those
-    /// of a large volume come one after the other.
-    ///
-    /// # Errors
-    /// With the numbers.
-    pub(super) fn check_room(
-        &mut self,
-        volume: &Volume,
-        chunks: u32,
-        now: Instant,
-    ) -> Result<(), ControlError> {
-        self.places(volume, chunks, now)?;
-        let mut others = 0;
-        for (number, unfinished) in &self.unfinished {
-            let Some(stored) = self.read::<Volume>(&keys::volume(*number))? else {
-                continue;
-            };
-            let other = stored.record;
-            let all = match (other.state, Growing::of(&other)) {
-                (VolumeState::Creating, _) => 0..other.geometry.chunk_count(),
-                (_, Some(growing)) => growing.from..growing.chunks,
-                _ => continue,
-            };
-            let left = all.end - unfinished.placed.clamp(all.start, all.end);
-            others += u64::from(left) * other.geometry.chunk.0 * u64::from(other.geometry.copies);
-        }
-        if others == 0 {
-            return Ok(());
-        }
-        let each = volume.geometry.chunk.0 * u64::from(volume.geometry.copies);
-        let beside = u32::try_from(others.div_ceil(each)).unwrap_or(u32::MAX);
-        match self.places(volume, chunks.saturating_add(beside), now) {
-            Err(ControlError::NotEnoughSpace { .. }) => Err(ControlError::Argument {
-                field: "size",
-                problem: format!(
-                    "of {} in {} copies fits, but not beside {} that volumes which are being made or grow are still to get",
-                    ByteCount(u64::from(chunks) * volume.geometry.chunk.0),
-                    volume.geometry.copies,
-                    ByteCount(others)
-                ),
-                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again",
-            }),
-            other => other.map(|_| ()),
         }
     }
 

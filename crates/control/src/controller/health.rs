@@ -62,6 +62,9 @@ pub struct DiskReport {
     pub process_cured: Duration,
     /// The stage that is under way, from 1; 0 while none is.
     pub resetting: u8,
+    /// Of the wishes to put it back in service the one that its node has tried last, 0 for none; none from an engine of a release that
+    /// does not say so.
+    pub tried: Option<u64>,
 }
 
 /// What a node's sample reads of a disk, its own or a neighbour's, have shown.
@@ -84,8 +87,8 @@ pub struct DiskSample {
 /// What follows from a node's report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DisksNoted {
-    /// Disks that it has to put back in service.
-    pub restore: Vec<DiskId>,
+    /// Disks that it has to put back in service, each with the number of that wish.
+    pub restore: Vec<(DiskId, u64)>,
     /// Disks from which copies are moved away from now on, and why.
     pub drained: Vec<(DiskId, String)>,
     /// Disks that count as slow from now on, or do not any more.
@@ -112,8 +115,9 @@ pub(super) struct Health {
     peers: Option<(Instant, Peers<(NodeId, DiskId)>)>,
     /// Disks that their nodes are to put back in service, as the store says. It counts only while the disk is not drained: a master of an
     /// earlier release, which leaves such a record, may have drained it since.
-    restoring: BTreeSet<(NodeId, DiskId)>,
-    /// Those of which the node was told.
+    /// Each with its number, by which a node says that it has tried.
+    restoring: BTreeMap<(NodeId, DiskId), u64>,
+    /// Those of which the node was told, if its engine does not say what it has tried.
     told_to_restore: BTreeSet<(NodeId, DiskId)>,
 }
 
@@ -139,7 +143,7 @@ impl Health {
     pub(super) fn restoring_of(&self, node: NodeId) -> Vec<DiskId> {
         let (first, last) = (DiskId::default(), DiskId(Uuid(u128::MAX)));
         let of_node = self.restoring.range((node, first)..=(node, last));
-        of_node.map(|(_, disk)| *disk).collect()
+        of_node.map(|((_, disk), _)| *disk).collect()
     }
 
     /// How long each disk takes, as its own node's samples say.
@@ -192,14 +196,20 @@ impl<S: MetadataStore> Controller<S> {
         }
         for report in &disks {
             let place = (node, report.id);
-            let is_wished = self.health.restoring.contains(&place);
+            let wish = self.health.restoring.get(&place).copied();
+            let is_tried = report.state != DiskState::OutOfService || wish == report.tried;
+            if wish.is_some() && is_tried {
+                self.end_disk_restore(node, report.id)?;
+            }
             if report.state != DiskState::OutOfService {
-                if is_wished {
-                    self.end_disk_restore(node, report.id)?;
+                continue;
+            }
+            if let Some(wish) = wish.filter(|_| !is_tried && !self.care.is_drained_itself(node, report.id)) {
+                // An engine that says what it has tried may wait for the disk over many lives of its target.
+                if report.tried.is_none() {
+                    self.health.told_to_restore.insert(place);
                 }
-            } else if is_wished && !self.care.is_drained_itself(node, report.id) {
-                self.health.told_to_restore.insert(place);
-                noted.restore.push(report.id);
+                noted.restore.push((report.id, wish));
             } else if !self.care.is_drained(node, Some(report.id)) && self.has_disk(node, report.id)? {
                 self.set_drain(node, Some(report.id), true)?;
                 noted.drained.push((report.id, report.why.clone()));
@@ -260,22 +270,24 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// Has a node put a disk back in service, and ends its drain. What has gone from it does not come back by itself. Whoever leads tells
-    /// the node so until it says that the disk is in service, or begins another life, for which it has tried: a disk that is no better is
-    /// out of service again then.
+    /// the node so until it says that the disk is in service, or that it has tried: a disk that is no better is out of service again then.
     pub fn restore_disk(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
         self.check_place(node, Some(disk))?;
         // First: a master that took over between the two would drain again what is out of service and not to be put back.
         let key = keys::disk_restore(node, disk);
         let mut transaction = Transaction::new();
-        transaction.put(key.clone(), Number(1).encode(&key));
+        // A node that has tried for an earlier wish has not tried for this one. 0 is no wish, and 1 one of a release that gave them no numbers.
+        let wish = self.random.next_u64().max(2);
+        transaction.put(key.clone(), Number(wish).encode(&key));
         self.commit(&transaction)?;
-        self.health.restoring.insert((node, disk));
+        self.health.restoring.insert((node, disk), wish);
         self.health.told_to_restore.remove(&(node, disk));
         self.undrain(node, Some(disk))?;
         Ok(())
     }
 
-    /// A node begins another life: what it was told to put back in service it has tried to.
+    /// A node begins another life: what it was told to put back in service it has tried to, as far as it is known. Only of one whose engine
+    /// does not say what it has tried: it may have waited for the disk.
     pub(super) fn has_tried_restores(&mut self, node: NodeId) -> Result<(), ControlError> {
         let told = self.health.told_to_restore.iter();
         let tried: Vec<DiskId> = told
@@ -302,10 +314,10 @@ impl<S: MetadataStore> Controller<S> {
 
     /// Reads which disks are to be put back in service.
     pub(super) fn note_disk_restores(&mut self) -> Result<(), ControlError> {
-        let mut restoring = BTreeSet::new();
+        let mut restoring = BTreeMap::new();
         let (first, end) = (keys::DISK_RESTORES.to_vec(), keys::end_of(keys::DISK_RESTORES));
-        self.read_range::<Number>(first, &end, |key, _| {
-            restoring.extend(keys::parse_disk_restore(key))
+        self.read_range::<Number>(first, &end, |key, wish| {
+            restoring.extend(keys::parse_disk_restore(key).map(|place| (place, wish.record.0)));
         })?;
         self.health.restoring = restoring;
         Ok(())

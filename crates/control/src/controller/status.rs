@@ -12,6 +12,7 @@ use crate::controller::drain::Drained;
 use crate::controller::health::DiskHealth;
 use crate::controller::nodes::Resync;
 use crate::controller::releases::Releases;
+use crate::controller::room::Unplaced;
 use crate::controller::uses::VolumeUse;
 use crate::controller::{Controller, Heard, NodeView};
 use crate::error::ControlError;
@@ -93,6 +94,8 @@ pub struct VolumeStatus {
     pub damage: Damage,
     /// Complete snapshots of it with blocks that no copy has right, as far as living nodes know, by name.
     pub lost_of_snapshots: Vec<(String, u64)>,
+    /// Chunks of one that is being made or grows for which there is no place.
+    pub unplaced: Option<Unplaced>,
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -122,6 +125,7 @@ impl<S: MetadataStore> Controller<S> {
                 used: uses.as_ref().map(used),
                 damage: Damage::default(),
                 lost_of_snapshots: self.lost_of_snapshots(&volume, &lost)?,
+                unplaced: self.unplaced(volume.number).cloned(),
                 volume,
             };
             volumes.insert(status.volume.number, status);

@@ -576,7 +576,10 @@ impl<S: MetadataStore> Controller<S> {
                 self.note_nodes(number, 0)?;
             }
             let changed = match stored.record.state {
-                VolumeState::Creating => unless_no_room(self.place_chunks(number, now))?,
+                VolumeState::Creating => {
+                    let placed = self.place_chunks(number, now);
+                    self.unless_no_room(&stored.record, placed)?
+                }
                 VolumeState::Preparing if self.is_prepared(number, 0)? => {
                     self.set_state(stored, VolumeState::Ready)?;
                     0
@@ -708,21 +711,6 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         Ok(())
-    }
-}
-
-/// What a step of placing has changed: nothing where there is no room now, or not enough nodes right after a restart, which have yet to be heard.
-pub(super) fn unless_no_room(changed: Result<usize, ControlError>) -> Result<usize, ControlError> {
-    match changed {
-        Err(
-            ControlError::NodesAwaited { .. }
-            | ControlError::NotEnoughNodes { .. }
-            | ControlError::NotEnoughRacks { .. }
-            | ControlError::NotEnoughSpace { .. }
-            | ControlError::CloneUnplaced { .. }
-            | ControlError::Argument { .. },
-        ) => Ok(0),
-        other => other,
     }
 }
 

@@ -2,7 +2,10 @@
 
 use foundation::ByteCount;
 
-use super::{DiskRow, NodeRow, STAGES, StatusView, VolumeRow, about, about_left, describe_returning, short};
+use super::{
+    DiskRow, NodeRow, STAGES, StatusView, UnplacedView, VolumeRow, about, about_left, describe_returning,
+    short,
+};
 
 /// From the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -142,9 +145,21 @@ impl Health {
                 .doing
                 .push(format!("the copies of \"{name}\" are being removed")),
             "ready" => {}
+            _ if volume.unplaced.is_some() => {}
             _ => self
                 .doing
                 .push(format!("the copies of \"{name}\" are being made")),
+        }
+        if let Some(unplaced) = &volume.unplaced {
+            let what = match volume.state {
+                "ready" => "does not get on with growing",
+                _ => "is not ready",
+            };
+            let UnplacedView { chunks, why } = unplaced;
+            self.trouble(
+                Verdict::Degraded,
+                format!("\"{name}\" {what}, since {chunks} of its chunks have no place: {why}"),
+            );
         }
         if volume.state != "ready" {
             return;
@@ -285,6 +300,7 @@ mod tests {
             damaged_blocks: 0,
             repaired_blocks: 0,
             returning: Vec::new(),
+            unplaced: None,
         }
     }
 
@@ -602,5 +618,35 @@ mod tests {
         let health = of(&view(vec![new]));
         assert_eq!(health.verdict, Verdict::Healthy);
         assert!(health.describe().1.contains("are being made"));
+    }
+
+    #[test]
+    fn a_volume_that_waits_for_room_is_told_with_the_reason() {
+        let waits = |state| {
+            let unplaced = UnplacedView {
+                chunks: 3,
+                why: "they need 3 GiB".to_owned(),
+            };
+            let volume = VolumeRow {
+                state,
+                unplaced: Some(unplaced),
+                ..volume(0, 0)
+            };
+            let (word, lines) = of(&view(vec![volume.clone()])).describe();
+            assert_eq!(word, "DEGRADED");
+            (lines, volume.describe_health())
+        };
+        let (lines, health) = waits("creating");
+        assert!(
+            lines.contains("\"data\" is not ready, since 3 of its chunks have no place: they need 3 GiB"),
+            "{lines}"
+        );
+        assert_eq!(health, "it waits for room");
+        let (lines, health) = waits("ready");
+        assert!(
+            lines.contains("\"data\" does not get on with growing, since 3"),
+            "{lines}"
+        );
+        assert_eq!(health, "all copies in sync; its growth waits for room");
     }
 }

@@ -54,6 +54,33 @@ pub struct VolumeRow {
     pub repaired_blocks: u64,
     /// For each node whose copies are sent what they have missed.
     pub returning: Vec<ReturningRow>,
+    /// Absent as long as chunks find places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unplaced: Option<UnplacedView>,
+}
+
+/// Chunks of a volume that is being made or grows for which there is no place now.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct UnplacedView {
+    /// So many.
+    pub chunks: u32,
+    /// Why, with the numbers.
+    pub why: String,
+}
+
+impl UnplacedView {
+    /// As masters say it.
+    pub fn of(unplaced: &v1::Unplaced) -> Self {
+        Self {
+            chunks: unplaced.chunks,
+            why: unplaced.why.clone(),
+        }
+    }
+
+    /// What people read of it.
+    pub fn describe(&self) -> String {
+        format!("{} chunks have no place: {}", self.chunks, self.why)
+    }
 }
 
 /// A snapshot with blocks that no copy has right.
@@ -197,6 +224,7 @@ impl VolumeRow {
             damaged_blocks: status.damaged_blocks,
             repaired_blocks: status.repaired_blocks,
             returning: returning(&status.resyncs),
+            unplaced: status.unplaced.as_ref().map(UnplacedView::of),
         })
     }
 
@@ -210,8 +238,11 @@ impl VolumeRow {
                 format!("{degraded} chunks lack a copy{time}")
             }
             ("ready", waiting, _) => format!("writes wait for copies in {waiting} chunks"),
+            _ if self.unplaced.is_some() => "it waits for room".to_owned(),
             _ => "its copies are being made".to_owned(),
         };
+        let growth = self.unplaced.iter().filter(|_| self.state == "ready");
+        let growth = growth.map(|_| "its growth waits for room".to_owned());
         let returning = self.returning.iter().map(describe_returning);
         let crowded = match self.crowded_chunks {
             0 => None,
@@ -236,6 +267,7 @@ impl VolumeRow {
             count => Some(format!("exported by {count} nodes")),
         };
         std::iter::once(health)
+            .chain(growth)
             .chain(roomless)
             .chain(lost)
             .chain(lost_of_snapshots)

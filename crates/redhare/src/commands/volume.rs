@@ -7,6 +7,7 @@ mod leases;
 mod moves;
 mod read;
 mod reservations;
+mod resize;
 mod scrub;
 mod snapshot;
 mod sync_writes;
@@ -14,7 +15,8 @@ mod sync_writes;
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
 use master::view::{
-    DiskUse, OriginView, ReturningRow, describe_returning, on_disks, origin, returning, short, state,
+    DiskUse, OriginView, ReturningRow, UnplacedView, describe_returning, on_disks, origin, returning, short,
+    state,
 };
 use master::{Client, uuid_text, v1};
 
@@ -110,21 +112,8 @@ enum Volume {
         name: String,
     },
     /// Let a volume grow while it is used
-    #[command(
-        after_help = "Examples:\n  redhare volume resize data --size 128GiB\n  redhare volume resize data --size +64GiB\n\nNo block moves: the new part \
-        is laid over the nodes that have room. A PackFS on the volume takes it when it is opened for writing next, when it runs \
-        full, and when df asks a mount. Volumes cannot shrink."
-    )]
-    Resize {
-        /// Its name
-        name: String,
-        /// The size to have, such as 128GiB, or +64GiB for so much more; rounded up to whole chunks
-        #[arg(long, value_parser = parse_wanted)]
-        size: Wanted,
-        /// Do not wait until the nodes have made the new copies
-        #[arg(long)]
-        no_wait: bool,
-    },
+    #[command(after_help = resize::EXAMPLES)]
+    Resize(resize::ResizeArguments),
     /// Export a volume to ordinary NVMe/TCP hosts, by some of the nodes
     #[command(
         after_help = "Examples:\n  redhare volume export data\n  redhare volume export data --portals 3\n  \
@@ -209,38 +198,6 @@ enum Switch {
     Off,
 }
 
-/// A size, or how much more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    All(ByteCount),
-    More(ByteCount),
-}
-
-impl Wanted {
-    /// In all. How much more than what, nobody can say of one that grows: asked for twice, it would be taken once.
-    fn of(self, volume: &VolumeView) -> Result<ByteCount, Failure> {
-        match (self, volume.growing_to_bytes) {
-            (Self::All(size), _) => Ok(size),
-            (Self::More(more), None) => Ok(ByteCount(volume.size_bytes.saturating_add(more.0))),
-            (Self::More(more), Some(to)) => Err(Failure::new(format!(
-                "volume {} of {} is growing to {}, and +{more} could mean more than either; wait until \"redhare volume show {0}\" has \
-                 it grown, or give the size to have in all",
-                volume.name,
-                ByteCount(volume.size_bytes),
-                ByteCount(to)
-            ))),
-        }
-    }
-}
-
-fn parse_wanted(text: &str) -> Result<Wanted, String> {
-    let parse = |text: &str| text.parse::<ByteCount>().map_err(|error| error.to_string());
-    match text.strip_prefix('+') {
-        Some(more) => parse(more).map(Wanted::More),
-        None => parse(text).map(Wanted::All),
-    }
-}
-
 /// The masters take 0 for "the default", which is not what somebody means who writes it.
 fn parse_chunk_size(text: &str) -> Result<ByteCount, String> {
     match text.parse::<ByteCount>() {
@@ -311,6 +268,9 @@ struct ShowView {
     /// Nodes that may still acknowledge a write before it is durable, though no write should be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_yet_sync_nodes: Vec<String>,
+    /// Absent as long as its chunks find places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unplaced: Option<UnplacedView>,
     chunks: Vec<ChunkView>,
     returning: Vec<ReturningRow>,
 }
@@ -394,6 +354,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
                     disk_use: answer.r#use.as_ref().map(DiskUse::of),
                     ..view(&described)
                 },
+                unplaced: answer.unplaced.as_ref().map(UnplacedView::of),
                 not_yet_sync_nodes: answer.waiting_nodes.iter().map(|node| uuid_text(node)).collect(),
                 chunks: answer
                     .chunks
@@ -404,20 +365,7 @@ pub(crate) fn run(arguments: VolumeArguments, output: &Output) -> Result<(), Fai
             };
             output.print(&view, || show(&view));
         }
-        Volume::Resize { name, size, no_wait } => {
-            let shown = v1::ShowVolumeRequest { name: name.clone() };
-            let before = cluster.call(|client: Client| async move { client.show_volume(shown).await })?;
-            let shown = view(&before.volume.unwrap_or_default());
-            let before = shown.size_bytes;
-            let request = v1::ResizeVolumeRequest {
-                name,
-                size_bytes: size.of(&shown)?.0,
-                no_wait,
-            };
-            let answer = cluster.call(|client: Client| async move { client.resize_volume(request).await })?;
-            let view = view(&answer.volume.unwrap_or_default());
-            output.print(&view, || resized(&view, ByteCount(before)));
-        }
+        Volume::Resize(arguments) => resize::run(cluster, arguments, output)?,
         Volume::Move(arguments) => moves::run(cluster, arguments, output)?,
         Volume::Set {
             name,
@@ -527,15 +475,6 @@ fn describe_export(export: &ExportView) -> String {
     text
 }
 
-fn resized(view: &VolumeView, before: ByteCount) -> String {
-    let (name, size) = (&view.name, ByteCount(view.size_bytes));
-    match view.growing_to_bytes {
-        Some(more) => format!("volume {name} of {size} is growing to {}", ByteCount(more)),
-        None if size == before => format!("volume {name} has {size} already"),
-        None => format!("volume {name} has grown from {before} to {size}"),
-    }
-}
-
 fn view(volume: &v1::Volume) -> VolumeView {
     let geometry = volume.geometry.clone().unwrap_or_default();
     let added: u64 = volume.growth_chunks.iter().copied().map(u64::from).sum();
@@ -624,6 +563,7 @@ fn show(view: &ShowView) -> String {
         volume,
         export,
         not_yet_sync_nodes,
+        unplaced,
         chunks,
         returning,
     } = view;
@@ -640,6 +580,9 @@ fn show(view: &ShowView) -> String {
         super::cluster::on_or_off(volume.checksums),
         volume.state
     );
+    if let Some(unplaced) = unplaced {
+        text.push_str(&format!("{}\n\n", unplaced.describe()));
+    }
     if let Some(disk_use) = volume.disk_use {
         text.push_str(&disk_use.describe());
     }
@@ -691,28 +634,6 @@ fn show(view: &ShowView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn more_is_asked_of_a_volume_that_does_not_grow() {
-        let mut volume = v1::Volume {
-            name: "data".to_owned(),
-            size_bytes: 1 << 30,
-            geometry: Some(v1::Geometry {
-                chunk_bytes: 256 << 20,
-                ..v1::Geometry::default()
-            }),
-            ..v1::Volume::default()
-        };
-        let (more, all) = (parse_wanted("+1GiB").unwrap(), parse_wanted("3GiB").unwrap());
-        assert_eq!(more.of(&view(&volume)).unwrap(), ByteCount(2 << 30));
-        volume.growth_chunks = vec![4];
-        let error = more.of(&view(&volume)).unwrap_err().to_string();
-        assert!(
-            error.contains("data of 1 GiB is growing to 2 GiB") && error.contains("+1 GiB"),
-            "{error}"
-        );
-        assert_eq!(all.of(&view(&volume)).unwrap(), ByteCount(3 << 30));
-    }
 
     #[test]
     fn a_copy_is_in_sync_only_in_the_life_that_runs() {

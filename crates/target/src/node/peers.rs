@@ -145,7 +145,11 @@ impl Peers {
     /// What was kept to be fetched about a volume's chunks is of no use any more.
     pub(super) fn forget_volume(&self, volume: VolumeNumber) {
         for peer in self.peers.borrow().values() {
-            peer.sealed.borrow_mut().retain(|chunk, _| chunk.volume != volume);
+            let mut sealed = peer.sealed.borrow_mut();
+            let of_volume = sealed.range(ChunkId::all_of(volume));
+            for chunk in of_volume.map(|(chunk, _)| *chunk).collect::<Vec<_>>() {
+                sealed.remove(&chunk);
+            }
         }
     }
 

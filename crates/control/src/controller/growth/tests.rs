@@ -204,3 +204,33 @@ fn nodes_hear_of_a_volume_though_no_commit_that_made_it_was_answered() {
     cluster.step();
     assert_eq!(cluster.volume().state, VolumeState::Ready);
 }
+
+#[test]
+fn a_growth_of_which_no_chunk_has_a_place_is_taken_back() {
+    let mut cluster = Cluster::new();
+    cluster.create();
+    cluster.beat(&[VOLUME], &[]);
+    cluster.step();
+    let settled = cluster.volume();
+    // It is to grow, and the master that was to place its chunks did not hear of that.
+    cluster.lose_answers(1);
+    cluster.resize(3);
+    assert_eq!(cluster.volume().growth.iter().sum::<u32>(), 2);
+    cluster.resize(1);
+    assert_eq!(cluster.volume(), settled);
+    for _ in 0..5 {
+        cluster.step();
+    }
+    assert_eq!(cluster.volume(), settled);
+    assert_eq!(cluster.control().map(VOLUME, 0, 10).unwrap().1.len(), 1);
+    cluster.resize(2);
+    let growing = Growing {
+        number: VOLUME,
+        from: 1,
+        chunks: 2,
+    };
+    assert_eq!(cluster.beat(&[], &[]).1, [growing; 3]);
+    // Now nodes have been told.
+    cluster.resize(1);
+    assert_eq!(Growing::of(&cluster.volume()), Some(growing));
+}

@@ -301,6 +301,7 @@ fn meant(given: &Given) -> Vec<(&'static str, Vec<u8>)> {
         name: "data".to_owned(),
         size_bytes: 96 << 20,
         no_wait: true,
+        ..v1::ResizeVolumeRequest::default()
     };
     let export = v1::ExportVolumeRequest {
         name: "data".to_owned(),

@@ -1,6 +1,7 @@
 //! Deleting copies. One that cannot be deleted, or not durably, is used no more; that it is gone is said once it is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use blobstore::BlobId;
@@ -11,45 +12,44 @@ use super::{Copies, Copy};
 /// A copy that is to be deleted: its chunk, its blob, and itself, if its record can be read.
 type Doomed = (ChunkId, BlobId, Option<Rc<Copy>>);
 
+/// Takes what is there of these chunks.
+fn take<V>(from: &mut BTreeMap<ChunkId, V>, wanted: &RangeInclusive<ChunkId>) -> Vec<(ChunkId, V)> {
+    let found: Vec<ChunkId> = from.range(wanted.clone()).map(|(chunk, _)| *chunk).collect();
+    let taken = found.into_iter().filter_map(|chunk| from.remove_entry(&chunk));
+    taken.collect()
+}
+
 impl Copies {
     /// Deletes a volume's copies and their snapshots.
     pub(in super::super) async fn delete_volume(&self, volume: VolumeNumber) {
-        self.delete(|chunk| chunk.volume == volume).await;
+        self.delete(ChunkId::all_of(volume)).await;
         self.delete_snapshots_of(volume).await;
     }
 
     /// Deletes one chunk's copy, if it is here. Its snapshots stay: there may be no other copies of them. Whether nothing of it is left.
     pub(in super::super) async fn delete_copy(&self, deleted: ChunkId) -> bool {
-        self.delete(|chunk| *chunk == deleted).await
+        self.delete(deleted..=deleted).await
     }
 
     /// Deletes the copies of these chunks, durably. What stays on its disk is used no more, and is deleted when it is asked for again.
-    async fn delete(&self, wanted: impl Fn(&ChunkId) -> bool) -> bool {
+    /// Looks at no others: most volumes that a node is told of have nothing here, and there may be very many copies.
+    async fn delete(&self, wanted: RangeInclusive<ChunkId>) -> bool {
         // Who asks again is told no better before the first one knows.
-        let is_alone = !self.dooming.borrow().iter().any(&wanted);
+        let is_alone = self.dooming.borrow().range(wanted.clone()).next().is_none();
         let mut doomed: BTreeMap<usize, Vec<Doomed>> = BTreeMap::new();
         let mut doom = |disk, chunk, blob, copy| doomed.entry(disk).or_default().push((chunk, blob, copy));
-        self.clones.forget(&wanted);
-        self.copies.borrow_mut().retain(|chunk, copy| {
-            let taken = wanted(chunk);
-            if taken {
-                doom(copy.disk, *chunk, copy.blob, Some(copy.clone()));
-            }
-            !taken
-        });
-        // These stay in doubt until their deletion is durable: their disk is not to be trusted before.
-        for ((chunk, disk), copy) in &*self.doubtful.borrow() {
-            if wanted(chunk) {
-                doom(*disk, *chunk, copy.blob, Some(copy.clone()));
-            }
+        self.clones.forget(|chunk| wanted.contains(chunk));
+        for (chunk, copy) in take(&mut self.copies.borrow_mut(), &wanted) {
+            doom(copy.disk, chunk, copy.blob, Some(copy));
         }
-        self.damaged.borrow_mut().retain(|chunk, (disk, blob)| {
-            let taken = wanted(chunk);
-            if taken {
-                doom(*disk, *chunk, *blob, None);
-            }
-            !taken
-        });
+        // These stay in doubt until their deletion is durable: their disk is not to be trusted before.
+        let on_any = (*wanted.start(), 0)..=(*wanted.end(), usize::MAX);
+        for ((chunk, disk), copy) in self.doubtful.borrow().range(on_any) {
+            doom(*disk, *chunk, copy.blob, Some(copy.clone()));
+        }
+        for (chunk, (disk, blob)) in take(&mut self.damaged.borrow_mut(), &wanted) {
+            doom(disk, chunk, blob, None);
+        }
         let unsynced = self
             .disks
             .iter()

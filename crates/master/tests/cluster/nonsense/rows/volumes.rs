@@ -137,6 +137,7 @@ fn shape(rows: &mut Rows) {
         name,
         size_bytes,
         no_wait: true,
+        ..v1::ResizeVolumeRequest::default()
     };
     rows.absent(call, &v1::ResizeVolumeRequest::default(), NAMELESS);
     rows.absent(call, &resize(no_such(), 1 << 30), NO_SUCH);
