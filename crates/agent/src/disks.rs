@@ -492,11 +492,16 @@ impl Disks {
     /// What the masters are told of the disks.
     pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
         let mut troubles = std::mem::take(&mut self.troubles);
-        let (now, tried) = (Instant::now(), &self.tried);
+        let (now, tried, trying) = (Instant::now(), &self.tried, &self.trying);
         let report = |entry: &Entry| {
             let standing = troubles.standing(now, &entry.path);
             let (state, why) = match (&entry.out_of_service, standing.why) {
                 (Some(why), _) => (v1::DiskState::OutOfService, why.clone()),
+                // Until then the target has left it out, and may never begin anew.
+                (None, _) if trying.contains_key(&entry.uuid()) => (
+                    v1::DiskState::OutOfService,
+                    "it is put back in service with the next start of the target".to_owned(),
+                ),
                 (None, Some(why)) => (v1::DiskState::Failing, why),
                 (None, None) => (v1::DiskState::Ok, String::new()),
             };

@@ -614,6 +614,7 @@ impl Life {
             FromTarget::Hello { .. } | FromTarget::Health(_) | FromTarget::Doubtful(_) => {}
             FromTarget::CopyReady { chunk } => {
                 self.here.insert(chunk);
+                self.bury_late(chunk.volume, link);
                 if let Some(configuration) = self.configurations.get(&chunk).cloned() {
                     let _ = link.send.send(ToTarget::Configure { chunk, configuration });
                 }

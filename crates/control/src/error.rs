@@ -214,7 +214,7 @@ pub enum ControlError {
     )]
     FlattenUnsettled { volume: String },
     #[error(
-        "volume \"{volume}\" has {found}{growing}, and more was to be added to the {expected} that it was seen to have: another call lets it grow, or an earlier attempt of this one; look with \"redhare volume show {volume}\", and repeat the call if it is to have still more"
+        "volume \"{volume}\" has {found}{growing}, and more was to be added to the {expected} that it was seen to have: another call has let it grow, or this one has and its answer was lost; look with \"redhare volume show {volume}\" before you repeat it"
     )]
     NotThatSize {
         volume: String,
@@ -223,7 +223,7 @@ pub enum ControlError {
         growing: String,
     },
     #[error(
-        "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; name {least} or more to have it grow by those only, or wait until there is room for all"
+        "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; {}", to_have_less(*.least, *.grown)
     )]
     GrowthPlaced {
         volume: String,
@@ -396,6 +396,16 @@ pub enum ControlError {
         "there are {count} join tokens that have not expired, which is the most; revoke some (\"redhare ca token revoke\")"
     )]
     JoinTokensMax { count: usize },
+}
+
+/// What to do about a growth of which chunks have places.
+fn to_have_less(least: ByteCount, grown: ByteCount) -> String {
+    match least == grown {
+        true => "it goes on to grow".to_owned(),
+        false => format!(
+            "name a size from {least} on to have it grow by those only, or wait until there is room for all"
+        ),
+    }
 }
 
 impl ControlError {

@@ -298,10 +298,18 @@ impl Volumes for Face {
             .engine
             .call(move |control, now| control.resize_volume_from(&name, ByteCount(size_bytes), based, now))
             .await?;
+        let wanted = volume.grown().size();
         let volume = match no_wait {
             true => volume,
             false => self.wait_for_copies(volume, "is growing").await?,
         };
+        if volume.grown().size() < wanted {
+            return Err(Status::aborted(format!(
+                "volume \"{}\" has {} and not {wanted}: somebody else has taken the growth back meanwhile",
+                volume.name,
+                volume.size()
+            )));
+        }
         let volume = Some(convert::volume(&volume));
         Ok(Response::new(v1::ResizeVolumeResponse { volume }))
     }

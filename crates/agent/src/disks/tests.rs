@@ -265,7 +265,7 @@ fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
     disks.new_life(&[disk(&a, 1)], false).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
     assert!(disks.restore(&second, &[7]));
-    assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(0)));
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
     disks.new_life(&[disk(&a, 1)], false).unwrap();
     disks.note(&[left_out(&b)]);
     assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(7)));

@@ -54,7 +54,7 @@ pub struct Based {
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
+    /// Lets a volume grow to at least `size`, or cuts a growth down to that which has found no room. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
     /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
     ///
     /// # Errors

@@ -201,6 +201,10 @@ impl<S: MetadataStore> Controller<S> {
             if wish.is_some() && is_tried {
                 self.end_disk_restore(node, report.id)?;
             }
+            if report.tried.is_some() {
+                // Its engine may have been of a release before when it was told.
+                self.health.told_to_restore.remove(&place);
+            }
             if report.state != DiskState::OutOfService {
                 continue;
             }
@@ -210,7 +214,10 @@ impl<S: MetadataStore> Controller<S> {
                     self.health.told_to_restore.insert(place);
                 }
                 noted.restore.push((report.id, wish));
-            } else if !self.care.is_drained(node, Some(report.id)) && self.has_disk(node, report.id)? {
+            } else if !self.is_restoring()
+                && !self.care.is_drained(node, Some(report.id))
+                && self.has_disk(node, report.id)?
+            {
                 self.set_drain(node, Some(report.id), true)?;
                 noted.drained.push((report.id, report.why.clone()));
             }

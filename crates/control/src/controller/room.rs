@@ -33,7 +33,6 @@ fn chunks_left(volume: &Volume, placed: u32) -> u32 {
 fn describe(why: &ControlError, volume: &Volume, chunks: u32) -> String {
     let needed = ByteCount(u64::from(chunks).saturating_mul(volume.geometry.chunk.0));
     match why {
-        ControlError::NodesAwaited { why, .. } => describe(why, volume, chunks),
         ControlError::NotEnoughSpace {
             copies, room, places, ..
         } => format!(
@@ -79,7 +78,7 @@ impl<S: MetadataStore> Controller<S> {
                     volume.geometry.copies,
                     ByteCount(others)
                 ),
-                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again",
+                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again; of those for which there is no room, \"redhare volume delete\" and \"resize\" give up what they wait for",
             }),
             other => other.map(|_| ()),
         }
@@ -93,16 +92,16 @@ impl<S: MetadataStore> Controller<S> {
         changed: Result<usize, ControlError>,
     ) -> Result<usize, ControlError> {
         let lack = match changed {
-            Ok(changed) => {
+            // What the nodes have that are yet to be heard nobody knows.
+            Ok(_) | Err(ControlError::NodesAwaited { .. }) => {
                 // One that waits for nothing has none.
                 if let Some(unfinished) = self.unfinished.get_mut(&volume.number) {
                     unfinished.unplaced = None;
                 }
-                return Ok(changed);
+                return Ok(changed.unwrap_or(0));
             }
             Err(
-                lack @ (ControlError::NodesAwaited { .. }
-                | ControlError::NotEnoughNodes { .. }
+                lack @ (ControlError::NotEnoughNodes { .. }
                 | ControlError::NotEnoughRacks { .. }
                 | ControlError::NotEnoughSpace { .. }
                 | ControlError::CloneUnplaced { .. }

@@ -564,6 +564,10 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             }
             if left == 0 {
+                // Whether there is room now is looked at when it is its turn.
+                self.unfinished
+                    .entry(number)
+                    .and_modify(|known| known.unplaced = None);
                 continue;
             }
             if stored.record.state == VolumeState::Ready && !stored.record.is_flattening() {
