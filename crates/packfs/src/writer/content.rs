@@ -6,7 +6,7 @@ use bdev::IoError;
 use foundation::checksum::crc32c;
 
 use super::Writer;
-use crate::error::{ReadError, WriteError};
+use crate::error::{ReadError, WriteError, is_of_now};
 use crate::format::PAGE_BYTES_U64;
 use crate::format::entry::{Inode, Layout};
 use crate::format::extent::Extent;
@@ -46,7 +46,7 @@ impl Writer {
         Ok(out)
     }
 
-    /// An extent's bytes, verified.
+    /// An extent's bytes, verified. They are damaged only if no copy may have them right that cannot be reached now.
     pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
         let length = u64::from(extent.length);
         let waiting = self.packer.find(extent.address, length);
@@ -60,7 +60,7 @@ impl Writer {
             let (path, source) = (path(), IoError::OutOfRange);
             return Err(ReadError::Io { path, block, source }.into());
         }
-        let mut failure = None;
+        let (mut failure, mut away) = (None, None);
         for attempt in 0..ATTEMPTS_MAX {
             let buffer = self.medium.pool().allocate(wide as usize).await?;
             match self.medium.read_blocks(start, buffer, attempt).await {
@@ -73,10 +73,12 @@ impl Writer {
                     }
                     failure = None;
                 }
+                Err(error) if is_of_now(error) => away = away.or(Some(error)),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         let path = path();
+        let failure = away.or(failure);
         if failure.is_none() {
             // What was never written is no damage.
             self.outbox.failure().await?;
