@@ -3,7 +3,8 @@
 //! The checker ([`crate::verify`]) says what is wrong before and after; the repair does not ask it, but makes a whole file
 //! system of what can still be read (`gather`), in which everything agrees (`contents`, `mend`), counts its space anew and
 //! commits it (`apply`). Nothing that any tree on the volume has is written over before that commit is durable, so it is
-//! whole or absent wherever it is cut off. A repair takes memory for the whole index, a check does not.
+//! whole or absent wherever it is cut off. What only a superblock leads to that cannot be read may be written over, so that one
+//! is written anew first. A repair takes memory for the whole index, a check does not.
 
 mod apply;
 mod contents;
@@ -12,6 +13,8 @@ mod mend;
 mod quotas;
 
 use std::rc::Rc;
+
+use bdev::IoError;
 
 use crate::check::{Progress, VerifyOptions, VerifyReport, verify_telling};
 use crate::error::{OpenError, TreeError, WriteError};
@@ -236,7 +239,7 @@ async fn repair(
     let medium = medium.clone().under(hold);
     let fenced = medium.fence(0, RESERVED_BYTES).await;
     fenced.map_err(OpenError::from)?;
-    let mounted = mount_what_is_left(&medium, options.identity.as_ref()).await?;
+    let mut mounted = mount_what_is_left(&medium, options.identity.as_ref()).await?;
     let (other, damaged) = other_superblock(&medium, options).await?;
     let superblock = mounted.superblock;
     let volume_bytes = superblock.volume_bytes;
@@ -301,6 +304,11 @@ async fn repair(
 
     let mut contents = Contents::of(&gathered.cells, superblock.next_inode, &mut told.repaired);
     mend(&mut contents, &gathered.lost, &mut told);
+    if let Some(damaged) = damaged {
+        mounted = replace_other(&medium, hold, &mounted).await?;
+        told.repaired
+            .push(format!("the damaged superblock was written anew ({damaged})"));
+    }
     let repair = Repair {
         medium: &medium,
         hold,
@@ -308,16 +316,41 @@ async fn repair(
         gathered,
         recorded,
         needed,
-        always: damaged.is_some(),
         #[cfg(test)]
         bug: options.bug,
     };
-    let written = repair.commit(contents, &mut told).await?;
-    if written && let Some(damaged) = damaged {
-        told.repaired
-            .push(format!("the damaged superblock was written anew ({damaged})"));
-    }
+    repair.commit(contents, &mut told).await?;
     Ok(told)
+}
+
+/// Commits the state that counts once more, in the place of the other superblock, which is damaged: no page is written for that. Afterwards both
+/// superblocks lead to what is there. The damaged one may have led to a later commit, of which nobody knows here what it has: after the first byte that is
+/// written over it must not be opened any more, though the medium may give it again, or a copy may have it that did not answer.
+async fn replace_other(medium: &Medium, hold: &WriterHold, mounted: &Mounted) -> Result<Mounted, FsckError> {
+    let slot = 1 - mounted.slot;
+    let address = SUPERBLOCK_ADDRESSES[slot];
+    let superblock = Superblock {
+        generation: mounted.next_generation,
+        writer_token: hold.token(),
+        ..mounted.superblock
+    };
+    let failed = |source| {
+        let block = address / PAGE_BYTES_U64;
+        FsckError::Write(WriteError::Io { block, source })
+    };
+    hold.ensure().await?;
+    let bytes = superblock.encode(address);
+    let written = medium.write_bytes(address, &bytes, true).await;
+    written.map_err(failed)?;
+    // A medium that fails to give a block may also take it and keep what it has.
+    if read_superblock(medium, address).await.map_err(failed)? != Ok(superblock) {
+        return Err(failed(IoError::Media));
+    }
+    Ok(Mounted {
+        superblock,
+        slot,
+        next_generation: superblock.generation.saturating_add(1),
+    })
 }
 
 /// The record of space, if it can be read.

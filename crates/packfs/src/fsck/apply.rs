@@ -36,8 +36,6 @@ pub(super) struct Repair<'a> {
     pub(super) recorded: Option<Space>,
     /// Pages that snapshots by name and the tree of the other superblock have.
     pub(super) needed: Ranges,
-    /// Commit also where only a superblock is damaged.
-    pub(super) always: bool,
     #[cfg(test)]
     pub(super) bug: crate::space::PlantedBug,
 }
@@ -118,8 +116,8 @@ fn sort_out(
 }
 
 impl Repair<'_> {
-    /// Commits `contents`. Says whether anything had to be written.
-    pub(super) async fn commit(self, mut contents: Contents, told: &mut Told) -> Result<bool, FsckError> {
+    /// Commits `contents`, unless they are what counts already.
+    pub(super) async fn commit(self, mut contents: Contents, told: &mut Told) -> Result<(), FsckError> {
         let superblock = self.mounted.superblock;
         let limit = superblock.volume_bytes / PAGE_BYTES_U64;
         let segment_pages = u64::from(superblock.parameters.segment_bytes) / PAGE_BYTES_U64;
@@ -172,8 +170,8 @@ impl Repair<'_> {
             && features == superblock.features
             && contents.next == superblock.next_inode;
         let same = self.gathered.whole && cells == self.gathered.cells;
-        if same && counted && same_space && !moved && !self.always {
-            return Ok(false);
+        if same && counted && same_space && !moved {
+            return Ok(());
         }
         writer.set_counts(contents.totals(), features, contents.next);
         let before = match self.gathered.whole {
@@ -189,7 +187,7 @@ impl Repair<'_> {
             }
         }
         writer.commit_always().await?;
-        Ok(true)
+        Ok(())
     }
 }
 
