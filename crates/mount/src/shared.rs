@@ -447,7 +447,7 @@ mod tests {
 
     use bdev::fence::TokenKeeper;
     use bdev::memory::MemoryDevice;
-    use bdev::{BlockDevice, Channel, Geometry, IoError, Operation, Request};
+    use bdev::{BlockDevice, Channel, Data, Geometry, Request};
     use foundation::BlockCount;
     use packfs::files::{FileOptions, NewInode};
     use packfs::lease::memory::LocalLeases;
@@ -564,21 +564,26 @@ mod tests {
         seen.unwrap();
     }
 
-    /// A device that refuses reads of some bytes for good: neither are they damaged, nor is there anything to wait for.
-    struct Refusing(Rc<dyn Channel>, Rc<Cell<bool>>);
+    /// A device that spoils content on its way: what is read of it does not fit its checksum.
+    struct Spoiling(Rc<dyn Channel>);
 
-    impl Channel for Refusing {
+    const CONTENT: u8 = 0xA7;
+
+    impl Channel for Spoiling {
         fn geometry(&self) -> Geometry {
             self.0.geometry()
         }
 
-        fn submit(&self, request: Request) {
-            // Content begins behind the superblocks; the index stands at the end.
-            let is_content = request.lba.0 >= 32 && request.lba.0 < 4096;
-            match request.operation {
-                Operation::Read if is_content && self.1.get() => request.complete(Err(IoError::Gone)),
-                _ => self.0.submit(request),
+        fn submit(&self, mut request: Request) {
+            if let Data::From(bytes) = &request.data
+                && bytes.len() > 512
+                && bytes[..512].iter().all(|byte| *byte == CONTENT)
+            {
+                let mut spoilt = bytes.to_vec();
+                spoilt[100] ^= 1;
+                request.data = Data::From(spoilt.into());
             }
+            self.0.submit(request);
         }
     }
 
@@ -586,9 +591,8 @@ mod tests {
     fn content_that_was_dropped_is_told_after_the_volume_was_handed_over() {
         let told = reactor::run(&reactor::Config::default(), async {
             let device = MemoryDevice::new(4096, BlockCount(8192)).unwrap();
-            let refuses = Rc::new(Cell::new(false));
-            let refusing = Rc::new(Refusing(device.open_channel().unwrap(), refuses.clone()));
-            let medium = Medium::new(TokenKeeper::new().over(refusing));
+            let spoiling = Rc::new(Spoiling(device.open_channel().unwrap()));
+            let medium = Medium::new(TokenKeeper::new().over(spoiling));
             let leases = LocalLeases::new();
             let keeper = || Rc::new(leases.clone());
             packfs::format(medium.clone(), keeper(), "a test", &FormatOptions::default())
@@ -606,16 +610,15 @@ mod tests {
             );
             let opened = FileSystem::open(medium.clone(), keeper(), &options).await;
             let mut files = opened.unwrap();
-            let made = files.create(InodeNumber::ROOT, b"refused", new, now).await;
-            let (refused, long) = (made.unwrap().number, vec![7; 600_000]);
-            files.write(refused, 0, &long, now).await.unwrap();
+            let made = files.create(InodeNumber::ROOT, b"spoilt", new, now).await;
+            let (spoilt, long) = (made.unwrap().number, vec![CONTENT; 600_000]);
+            files.write(spoilt, 0, &long, now).await.unwrap();
             files.commit().await.unwrap();
             files.close().await.unwrap();
             // Another, which has nothing of it in memory.
             let opened = FileSystem::open(medium.clone(), keeper(), &options).await;
             let mut files = opened.unwrap();
-            refuses.set(true);
-            files.write(refused, 101, b"part of a page", now).await.unwrap();
+            files.write(spoilt, 101, b"part of a page", now).await.unwrap();
             files.commit_unasked().await.unwrap_err();
             let shared = Shared::new(Source::Writing(Box::new(files)), Caching::Writer);
             leases.take_over_writer("another").await.unwrap_err();
@@ -628,8 +631,8 @@ mod tests {
             assert!(shared.hand_over(&volume).await);
             let other = InodeNumber::ROOT;
             shared.sync(other).await.unwrap();
-            shared.sync(refused).await.unwrap_err();
-            shared.sync(refused).await.unwrap();
+            shared.sync(spoilt).await.unwrap_err();
+            shared.sync(spoilt).await.unwrap();
         });
         told.unwrap();
     }

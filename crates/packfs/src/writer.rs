@@ -118,8 +118,6 @@ pub struct Writer {
     volume_bytes: u64,
     /// When growth was looked for last.
     looked_for_growth: Option<Instant>,
-    /// When the medium last failed again and again to give content of which a part was to remain.
-    damage_met: Option<Instant>,
     hands_over: bool,
     uses_reserve: bool,
     broken: bool,
@@ -234,7 +232,6 @@ impl Writer {
             quotas: quotas::Quotas::default(),
             volume_bytes: superblock.volume_bytes,
             looked_for_growth: None,
-            damage_met: None,
             hands_over: false,
             uses_reserve: false,
             broken: false,

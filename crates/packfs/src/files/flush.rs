@@ -44,9 +44,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; so does content that needs what
-    /// cannot be read now. Everything else is committed nevertheless. Damaged bytes keep away nothing that was written over them or beside them, and stay damaged
-    /// where nothing was. Content of a file that cannot be put together, because the index that leads to its place is damaged, is dropped, and the file stays as it was; each such file is told once, by one commit
-    /// or by whoever syncs it. Without [`super::FileOptions::commits_unasked`] both are reasons to commit nothing: another commit then makes durable what is left.
+    /// cannot be read now. Everything else is committed nevertheless. Content of a file that cannot be put together, because it covers a part
+    /// of what is damaged, is dropped, and what was there stays as it was; each such file is told once, by one commit or by whoever syncs it. Damage
+    /// that it covers wholly, or merely stands beside, keeps it from nothing. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
+    /// nothing: another commit then makes durable what is left.
     pub async fn commit(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
         if !self.commits_unasked {
@@ -288,7 +289,7 @@ impl FileSystem {
                 Ok(()) => return self.writer.put_inode(&inode, &place).await,
                 // A full volume still takes that a file gets shorter: what remains stays where it lies.
                 Err(WriteError::NoSpace { .. }) if dirty.is_a_cut() => {}
-                // So does what it has that is damaged, where nothing new covers it.
+                // What it has that is damaged stays, too, where the new content merely stands beside it.
                 Err(error) if error.is_damaged_content() => {}
                 Err(error) => return Err(error),
             }

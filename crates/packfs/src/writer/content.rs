@@ -13,6 +13,14 @@ use crate::format::extent::Extent;
 use crate::io::ATTEMPTS_MAX;
 use crate::name::Shown;
 
+/// What an answer means that is not of the bytes themselves. The extent lies in the volume: a copy that has no such place has not grown yet.
+fn as_away(error: IoError) -> IoError {
+    match error {
+        IoError::OutOfRange => IoError::Unavailable,
+        other => other,
+    }
+}
+
 impl Writer {
     /// The bytes `range` of an inode's content, uncommitted ones included; holes are zeros. The range lies inside the
     /// content.
@@ -46,7 +54,7 @@ impl Writer {
         Ok(out)
     }
 
-    /// An extent's bytes, verified. They are damaged only if no copy may have them right that cannot be reached now.
+    /// An extent's bytes, verified. They are damaged only if every copy was there to say so: one that was not may have them right.
     pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
         let length = u64::from(extent.length);
         let waiting = self.packer.find(extent.address, length);
@@ -73,8 +81,8 @@ impl Writer {
                     }
                     failure = None;
                 }
-                Err(error) if is_of_now(error) => away = away.or(Some(error)),
-                Err(error) => failure = failure.or(Some(error)),
+                Err(error @ (IoError::Media | IoError::Checksum)) => failure = failure.or(Some(error)),
+                Err(error) => away = away.filter(|&met| is_of_now(met)).or(Some(as_away(error))),
             }
         }
         let path = path();

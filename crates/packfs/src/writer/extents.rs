@@ -2,17 +2,15 @@
 //!
 //! An extent's checksum covers all of it, so an extent of which a part remains is read, verified, and its rest given
 //! a checksum of its own. Rests and neighbours that are short are written anew together with the new bytes, so that
-//! many small changes do not leave as many small extents. Damage keeps nothing new away: what remains of a damaged extent stays where it
-//! lies, damaged.
+//! many small changes do not leave as many small extents. A damaged extent of which a part would remain is not changed: it may be right again
+//! later, and no checksum says which part of it is.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use foundation::checksum::crc32c;
-use reactor::time;
 
 use super::Writer;
-use crate::error::{ReadError, WriteError};
+use crate::error::WriteError;
 use crate::format::entry::{Attributes, Inode, Kind, Layout};
 use crate::format::extent::{EXTENTS_EMBEDDED_MAX, EXTENTS_PER_KEY, Extent, decode_value, encode_list};
 use crate::format::key::{InodeNumber, Key, extents_prefix};
@@ -28,13 +26,6 @@ const ABSORBED_BYTES_MAX: u64 = 16 << 10;
 
 /// The most that the lengths of all files may sum up to, in bytes: a superblock that counts 2^62 is damaged.
 pub(super) const LENGTHS_MAX: u64 = 1 << 61;
-
-/// So often an extent is read of which the medium fails to give a part that stays, and so long apart: some errors of a moment look like those of the
-/// medium, and what is cut out of an extent that cannot be read is never taken for right again.
-const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(200);
-/// For so long after such an extent others are read once, so that many of them cost a change no more than one.
-const DAMAGE_BELIEVED: Duration = Duration::from_secs(10);
 
 fn end((start, extent): &Placed) -> u64 {
     start + u64::from(extent.length)
@@ -65,31 +56,6 @@ impl Writer {
         let around = self.extents_around(inode, &(offset..offset)).await?;
         let over = around.iter().find(|one| one.0 < offset && end(one) > offset);
         Ok(over.map(end))
-    }
-
-    /// The bytes of an extent of which a part is to remain; `None` if they are damaged.
-    async fn read_to_split(&mut self, inode: &Inode, extent: &Extent) -> Result<Option<Vec<u8>>, WriteError> {
-        for attempt in 1.. {
-            let error = match self.read_extent(inode, extent).await {
-                Ok(bytes) => return Ok(Some(bytes)),
-                Err(error) if error.is_damaged_content() => error,
-                Err(error) => return Err(error),
-            };
-            let is_of_medium = matches!(error, WriteError::Read(ReadError::Io { .. }));
-            let now = time::now();
-            let believed = self
-                .damage_met
-                .is_some_and(|met| now.since(met) < DAMAGE_BELIEVED);
-            if !is_of_medium || believed {
-                break;
-            }
-            if attempt == ATTEMPTS {
-                self.damage_met = Some(now);
-                break;
-            }
-            time::sleep(PAUSE).await;
-        }
-        Ok(None)
     }
 
     async fn window(&self, inode: &Inode, range: &Range<u64>) -> Result<Window, WriteError> {
@@ -172,8 +138,8 @@ impl Writer {
             } else if start >= size {
                 dropped.push(extent);
             } else {
-                let bytes = self.read_to_split(inode, &extent).await?;
-                let (head, tail) = split(&extent, bytes.as_deref(), (size - start) as usize);
+                let bytes = self.read_extent(inode, &extent).await?;
+                let (head, tail) = split(&extent, &bytes, (size - start) as usize);
                 kept.push((start, head));
                 dropped.push(tail);
             }
@@ -209,14 +175,13 @@ impl Writer {
                 dropped.push(extent);
                 continue;
             }
-            let bytes = self.read_to_split(inode, &extent).await?;
-            let (mut rest, mut rest_bytes, mut rest_at) = (extent, bytes.as_deref(), start);
+            let bytes = self.read_extent(inode, &extent).await?;
+            let (mut rest, mut rest_bytes, mut rest_at) = (extent, &bytes[..], start);
             if start < range.start {
                 let length = (range.start - start) as usize;
                 let (head, tail) = split(&rest, rest_bytes, length);
                 kept.push((start, head));
-                rest_bytes = rest_bytes.map(|bytes| &bytes[length..]);
-                (rest, rest_at) = (tail, range.start);
+                (rest, rest_bytes, rest_at) = (tail, &rest_bytes[length..], range.start);
             }
             if its_end > range.end {
                 let (head, tail) = split(&rest, rest_bytes, (range.end - rest_at) as usize);
@@ -302,8 +267,8 @@ impl Writer {
     }
 
     /// Writes `bytes` over an inode's content from `offset` on, or beyond its end. Content that is not in extents
-    /// must have been taken out before. What remains of damaged extents stays damaged. The caller writes the inode, also after
-    /// [`WriteError::NoSpace`], which leaves the content as it was.
+    /// must have been taken out before. The caller writes the inode, also after [`WriteError::NoSpace`], which
+    /// leaves the content as it was.
     pub(crate) async fn replace_content(
         &mut self,
         inode: &mut Inode,
@@ -334,46 +299,36 @@ impl Writer {
                 dropped.push(extent);
                 continue;
             }
-            let old = match touches {
-                false => self.read_to_split(inode, &extent).await?,
-                true => match self.read_extent(inode, &extent).await {
-                    // What merely stands beside it may stay where it lies.
-                    Err(WriteError::Read(_)) => {
-                        kept.push((at, extent));
-                        continue;
-                    }
-                    read => Some(read?),
-                },
+            let old = match self.read_extent(inode, &extent).await {
+                // What merely stands beside it may stay where it lies.
+                Err(WriteError::Read(_)) if touches => {
+                    kept.push((at, extent));
+                    continue;
+                }
+                read => read?,
             };
             let mut rest = extent;
-            let mut rest_bytes = old.as_deref();
+            let mut rest_bytes = &old[..];
             let mut rest_at = at;
             if at < range.start {
                 let length = (range.start - at) as usize;
-                match rest_bytes {
-                    Some(bytes) if (length as u64) < absorbed => {
-                        before = bytes[..length].to_vec();
-                        start = at;
-                    }
-                    bytes => {
-                        let (head, tail) = split(&extent, bytes, length);
-                        kept.push((at, head));
-                        rest_bytes = bytes.map(|bytes| &bytes[length..]);
-                        (rest, rest_at) = (tail, range.start);
-                    }
+                if (length as u64) < absorbed {
+                    before = old[..length].to_vec();
+                    start = at;
+                } else {
+                    let (head, tail) = split(&extent, &old, length);
+                    kept.push((at, head));
+                    (rest, rest_bytes, rest_at) = (tail, &old[length..], range.start);
                 }
             }
             if its_end > range.end {
                 let length = (its_end - range.end) as usize;
-                match rest_bytes {
-                    Some(bytes) if (length as u64) < absorbed => {
-                        behind = bytes[bytes.len() - length..].to_vec();
-                    }
-                    bytes => {
-                        let (head, tail) = split(&rest, bytes, (range.end - rest_at) as usize);
-                        kept.push((range.end, tail));
-                        rest = head;
-                    }
+                if (length as u64) < absorbed {
+                    behind = old[old.len() - length..].to_vec();
+                } else {
+                    let (head, tail) = split(&rest, rest_bytes, (range.end - rest_at) as usize);
+                    kept.push((range.end, tail));
+                    rest = head;
                 }
             }
             if rest.length > 0 {
@@ -425,17 +380,14 @@ fn place(offset: u64, extents: &[Extent], placed: &mut Vec<Placed>) -> Result<()
     Ok(())
 }
 
-/// The two parts of an extent of these bytes, each with its checksum. The first may be empty. Of damaged ones (`None`) it is a
-/// checksum that they do not have: whoever reads them is told so, also where the medium gives them again, since nobody knows whether they are right.
-fn split(extent: &Extent, bytes: Option<&[u8]>, at: usize) -> (Extent, Extent) {
-    let part = |part: Range<usize>| Extent {
-        address: extent.address + part.start as u64,
+/// The two parts of an extent of these bytes, each with its checksum. The first may be empty.
+fn split(extent: &Extent, bytes: &[u8], at: usize) -> (Extent, Extent) {
+    let (head, tail) = bytes.split_at(at);
+    let part = |address, bytes: &[u8]| Extent {
+        address,
         // Parts of an extent are no longer than it is.
-        length: part.len() as u32,
-        checksum: match bytes {
-            Some(bytes) => crc32c(&bytes[part]),
-            None => extent.checksum.wrapping_add(1),
-        },
+        length: bytes.len() as u32,
+        checksum: crc32c(bytes),
     };
-    (part(0..at), part(at..extent.length as usize))
+    (part(extent.address, head), part(extent.address + at as u64, tail))
 }
