@@ -251,7 +251,7 @@ async fn verify_under(
     options: &VerifyOptions,
     tell: &mut Tell<'_>,
 ) -> Result<VerifyReport, OpenError> {
-    let mounted = mount_what_is_left(medium, options.identity.as_ref()).await?;
+    let mounted = mount_what_is_left(medium, options.identity.as_ref(), false).await?;
     hold.hold_from(mounted.superblock.generation).await?;
     let job = Job {
         medium,

@@ -415,7 +415,7 @@ fn is_lost(source: IoError) -> bool {
 }
 
 /// Whether an answer is of the way to the bytes, or of now: a later attempt may have them.
-fn is_of_now(source: IoError) -> bool {
+pub(crate) fn is_of_now(source: IoError) -> bool {
     matches!(
         source,
         IoError::Unavailable | IoError::TimedOut | IoError::Aborted | IoError::Exhausted

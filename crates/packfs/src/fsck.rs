@@ -3,7 +3,8 @@
 //! The checker ([`crate::verify`]) says what is wrong before and after; the repair does not ask it, but makes a whole file
 //! system of what can still be read (`gather`), in which everything agrees (`contents`, `mend`), counts its space anew and
 //! commits it (`apply`). Nothing that any tree on the volume has is written over before that commit is durable, so it is
-//! whole or absent wherever it is cut off. A repair takes memory for the whole index, a check does not.
+//! whole or absent wherever it is cut off. What only a superblock leads to that cannot be read may be written over, so that one
+//! is written anew first. A repair takes memory for the whole index, a check does not.
 
 mod apply;
 mod contents;
@@ -13,16 +14,18 @@ mod quotas;
 
 use std::rc::Rc;
 
+use bdev::IoError;
+
 use crate::check::{Progress, VerifyOptions, VerifyReport, verify_telling};
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::entry::Layout;
 use crate::format::snapshot::Snapshot;
-use crate::format::superblock::{Identity, Superblock, SuperblockError};
+use crate::format::superblock::{Identity, Superblock};
 use crate::format::{PAGE_BYTES_U64, RESERVED_BYTES, SUPERBLOCK_ADDRESSES};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::mount::{Mounted, mount_what_is_left, read_superblock};
+use crate::mount::{Mounted, mount_what_is_left};
 use crate::space::{Ranges, Space};
 use crate::writer::{explain, load_space};
 
@@ -121,9 +124,23 @@ pub enum FsckError {
         /// The lowest that would stay.
         kept: u64,
     },
-    /// The repair could not be written; the file system is as it was.
+    /// The repair could not be written. The file system is as it was, but a damaged superblock may have been written anew: see [`FsckError::Begun`].
     #[error("the repair was not committed: {0}")]
     Write(#[from] WriteError),
+    /// A copy that may have a superblock that counts could not be reached.
+    #[error(
+        "a superblock could not be read from every copy: {0}; nothing was changed: repair when the device answers again"
+    )]
+    Away(IoError),
+    /// A superblock was read at one time, and not at another.
+    #[error("a superblock can be read at one time and not at another; nothing was changed: run it again")]
+    Unsteady,
+    /// The repair ended after the damaged superblock was written anew, or while it was. The same state counts, and what that superblock may have led to
+    /// is given up.
+    #[error(
+        "{0}; before that the damaged superblock was written anew, so that the state that was repaired counts; run it again"
+    )]
+    Begun(Box<FsckError>),
     /// No lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -157,9 +174,12 @@ pub async fn fsck(
         problems_max: options.problems_max,
         memory_bytes: options.memory_bytes,
     };
-    let found = verify_telling(medium, leases.clone(), &verify_options, tell).await?;
+    let found = verify_telling(medium, leases.clone(), &verify_options, tell).await;
+    let away = |error| away(options, error);
+    let found = found.map_err(away)?;
+    let mounted = mount_what_is_left(medium, options.identity.as_ref(), options.repair).await;
     let mut report = FsckReport {
-        superblock: other_superblock(medium, options).await?.1,
+        superblock: other_superblock(&mounted.map_err(away)?).1,
         found,
         ..FsckReport::default()
     };
@@ -167,7 +187,7 @@ pub async fn fsck(
         return Ok(report);
     }
     let hold = WriterHold::acquire(leases.clone(), &options.holder, None).await?;
-    let repaired = repair(medium, &hold, options, &mut Tell(tell)).await;
+    let repaired = repair(medium, &hold, options, report.found.generation, &mut Tell(tell)).await;
     let repaired = match repaired {
         Err(FsckError::Open(error)) => Err(FsckError::Open(explain(&hold, error).await)),
         other => other,
@@ -181,31 +201,30 @@ pub async fn fsck(
     Ok(report)
 }
 
+/// An answer that is not of the bytes of a superblock keeps a repair from taking it for damaged.
+fn away(options: &FsckOptions, error: OpenError) -> FsckError {
+    match error {
+        OpenError::Io(source) if options.repair => FsckError::Away(source),
+        error => error.into(),
+    }
+}
+
 /// The superblock beside the one that counts, if it is of this file system, and what is wrong with it.
-async fn other_superblock(
-    medium: &Medium,
-    options: &FsckOptions,
-) -> Result<(Option<Superblock>, Option<String>), OpenError> {
-    let Mounted { superblock, slot, .. } = mount_what_is_left(medium, options.identity.as_ref()).await?;
-    let address = SUPERBLOCK_ADDRESSES[1 - slot];
-    Ok(match read_superblock(medium, address).await? {
-        Ok(other) if other.uuid == superblock.uuid => (Some(other), None),
-        Ok(_) => (
-            None,
-            Some(format!(
-                "the superblock at byte {address} is of another file system"
-            )),
-        ),
-        // A fresh file system has one.
-        Err(error) if superblock.generation == 1 && error != SuperblockError::Unreadable => (None, None),
-        Err(error) => (
-            None,
-            Some(format!(
-                "at byte {address}: {error}; generation {} counts",
-                superblock.generation
-            )),
-        ),
-    })
+fn other_superblock(mounted: &Mounted) -> (Option<Superblock>, Option<String>) {
+    let address = SUPERBLOCK_ADDRESSES[1 - mounted.slot];
+    let damaged = mounted.is_other_damaged();
+    match mounted.other {
+        Ok(other) if !damaged => (Some(other), None),
+        Ok(_) => {
+            let told = format!("the superblock at byte {address} is of another file system");
+            (None, Some(told))
+        }
+        Err(error) => {
+            let counts = mounted.superblock.generation;
+            let told = format!("at byte {address}: {error}; generation {counts} counts");
+            (None, damaged.then_some(told))
+        }
+    }
 }
 
 /// Pages of a tree and its content, added to what must not be written over.
@@ -231,14 +250,19 @@ async fn repair(
     medium: &Medium,
     hold: &Rc<WriterHold>,
     options: &FsckOptions,
+    checked: u64,
     tell: &mut Tell<'_>,
 ) -> Result<Told, FsckError> {
     let medium = medium.clone().under(hold);
     let fenced = medium.fence(0, RESERVED_BYTES).await;
     fenced.map_err(OpenError::from)?;
-    let mounted = mount_what_is_left(&medium, options.identity.as_ref()).await?;
-    let (other, damaged) = other_superblock(&medium, options).await?;
+    let mounted = mount_what_is_left(&medium, options.identity.as_ref(), true).await;
+    let mounted = mounted.map_err(|error| away(options, error))?;
+    let (other, damaged) = other_superblock(&mounted);
     let superblock = mounted.superblock;
+    if superblock.generation < checked {
+        return Err(FsckError::Unsteady);
+    }
     let volume_bytes = superblock.volume_bytes;
     let limit = volume_bytes / PAGE_BYTES_U64;
     let mut told = Told::default();
@@ -305,18 +329,15 @@ async fn repair(
         medium: &medium,
         hold,
         mounted,
+        damaged,
+        begun: false,
         gathered,
         recorded,
         needed,
-        always: damaged.is_some(),
         #[cfg(test)]
         bug: options.bug,
     };
-    let written = repair.commit(contents, &mut told).await?;
-    if written && let Some(damaged) = damaged {
-        told.repaired
-            .push(format!("the damaged superblock was written anew ({damaged})"));
-    }
+    repair.commit(contents, &mut told).await?;
     Ok(told)
 }
 

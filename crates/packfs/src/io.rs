@@ -263,9 +263,32 @@ impl Medium {
         &self,
         address: u64,
         length: usize,
-        mut check: impl FnMut(&[u8]) -> Result<T, E>,
+        check: impl FnMut(&[u8]) -> Result<T, E>,
     ) -> Result<Result<T, E>, IoError> {
-        let mut first = None;
+        self.read_copies(address, length, check, false).await
+    }
+
+    /// The same for what is given up if it is damaged.
+    ///
+    /// # Errors
+    /// Also if any copy cannot be reached and no other is accepted: that one may be right.
+    pub(crate) async fn read_checked_by_all<T, E>(
+        &self,
+        address: u64,
+        length: usize,
+        check: impl FnMut(&[u8]) -> Result<T, E>,
+    ) -> Result<Result<T, E>, IoError> {
+        self.read_copies(address, length, check, true).await
+    }
+
+    async fn read_copies<T, E>(
+        &self,
+        address: u64,
+        length: usize,
+        mut check: impl FnMut(&[u8]) -> Result<T, E>,
+        all: bool,
+    ) -> Result<Result<T, E>, IoError> {
+        let (mut first, mut away) = (None, None);
         for attempt in 0.. {
             let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
             let said = match self.read_blocks(address, buffer, attempt).await {
@@ -273,12 +296,19 @@ impl Medium {
                 Ok(Some(buffer)) => Ok(check(&buffer)),
                 Err(error) => Err(error),
             };
-            if let Ok(Ok(value)) = said {
-                return Ok(Ok(value));
+            match said {
+                Ok(Ok(value)) => return Ok(Ok(value)),
+                Err(error) if all && !matches!(error, IoError::Media | IoError::Checksum) => {
+                    away = away.or(Some(error));
+                }
+                _ => {}
             }
             first.get_or_insert(said);
         }
-        first.expect("the first attempt always has a channel")
+        match away {
+            Some(error) => Err(error),
+            None => first.expect("the first attempt always has a channel"),
+        }
     }
 
     /// Writes whole blocks.

@@ -14,6 +14,7 @@ mod files_refusals;
 mod files_test;
 mod fsck;
 mod fsck_pages;
+mod fsck_superblocks;
 mod golden;
 mod growth;
 mod handover;

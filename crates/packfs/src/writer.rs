@@ -37,7 +37,7 @@ use crate::format::{CodecError, PAGE_BYTES_U64, RESERVED_BYTES, space_page};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::lease::{LeaseError, LeaseSource};
-use crate::mount::{Mounted, mount};
+use crate::mount::{Mounted, ReplaceError, mount, replace_other};
 #[cfg(test)]
 use crate::space::PlantedBug;
 use crate::space::{ReaderFloor, Space};
@@ -186,6 +186,19 @@ impl Writer {
         #[cfg(test)]
         let mounted = early.unwrap_or(mounted);
         let space = load_space(&medium, &mounted.superblock).await?;
+        let mounted = match mounted.is_other_damaged() {
+            // A copy that did not answer may have it whole, and what it leads to is written over from here on.
+            true => match replace_other(&medium, hold, &mounted, false).await {
+                Ok(mounted) => mounted,
+                // Read again, it counts: whoever opens anew has it.
+                Err(ReplaceError::Counts) => return Err(IoError::Unavailable.into()),
+                Err(ReplaceError::Away(error)) => return Err(error.into()),
+                Err(ReplaceError::Write(WriteError::Lease(error))) => return Err(error.into()),
+                Err(ReplaceError::Write(WriteError::Io { source, .. })) => return Err(source.into()),
+                Err(ReplaceError::Write(_)) => return Err(inconsistent(0, CodecError::Inconsistent).into()),
+            },
+            false => mounted,
+        };
         let cache = PageCache::new(options.cache_bytes);
         let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
         let in_flight = options.writes_in_flight;
@@ -237,6 +250,13 @@ impl Writer {
             broken: false,
             disks_full: false,
         }
+    }
+
+    /// Says that the commit it was made with was committed once more.
+    pub(crate) fn stand_on(&mut self, mounted: &Mounted) {
+        self.superblock = mounted.superblock;
+        self.slot = mounted.slot;
+        self.next_generation = mounted.next_generation;
     }
 
     /// The last durable commit.

@@ -44,8 +44,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// Content for which the volume has no room stays in memory, and [`WriteError::NoSpace`] is the answer; so does content that needs what
-    /// cannot be read now. Everything else is committed nevertheless. Content of a file that cannot be put together, because what it changes a part of
-    /// is damaged, is dropped, and the file stays as it was; each such file is told once, by one commit or by whoever syncs it. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
+    /// cannot be read now. Everything else is committed nevertheless. Content of a file that cannot be put together, because it covers a part
+    /// of what is damaged, is dropped, and what was there stays as it was; each such file is told once, by one commit or by whoever syncs it. Damage
+    /// that it covers wholly, or merely stands beside, keeps it from nothing. Without [`super::FileOptions::commits_unasked`] both are reasons to commit
     /// nothing: another commit then makes durable what is left.
     pub async fn commit(&mut self) -> Result<u64, FileError> {
         let flushed = self.flush_with_room().await?;
@@ -288,6 +289,8 @@ impl FileSystem {
                 Ok(()) => return self.writer.put_inode(&inode, &place).await,
                 // A full volume still takes that a file gets shorter: what remains stays where it lies.
                 Err(WriteError::NoSpace { .. }) if dirty.is_a_cut() => {}
+                // What it has that is damaged stays, too, where the new content merely stands beside it.
+                Err(error) if error.is_damaged_content() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -304,7 +307,23 @@ impl FileSystem {
             }
         }
         let mut result = Ok(());
-        while let Some((offset, run)) = dirty.first_run(PART_BYTES) {
+        while let Some((offset, mut run)) = dirty.first_run(PART_BYTES) {
+            let end = offset + run.len() as u64;
+            if dirty.covers(&(end..end + 1)) {
+                // The run goes on to the end of an extent of which nothing remains: that need not be read then.
+                match self.writer.end_of_extent_over(&inode, end).await {
+                    Ok(Some(its_end)) if dirty.covers(&(end..its_end)) => {
+                        let length =
+                            usize::try_from(its_end - offset).expect("extents are bounded by the format");
+                        run = dirty.first_run(length).map_or(run, |(_, longer)| longer);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+            }
             result = self.writer.replace_content(&mut inode, offset, &run).await;
             if result.is_err() {
                 break;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use bdev::IoError;
+use foundation::ByteCount;
 
 use super::FsckError;
 use super::contents::{Contents, lay_out, placed};
@@ -20,7 +21,7 @@ use crate::format::key::InodeNumber;
 use crate::format::superblock::Features;
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
-use crate::mount::Mounted;
+use crate::mount::{Mounted, ReplaceError, replace_other};
 use crate::shared::{Record, Run, count, record};
 use crate::space::{Ranges, Recount, Space};
 use crate::tree::Tree;
@@ -31,13 +32,15 @@ pub(super) struct Repair<'a> {
     pub(super) medium: &'a Medium,
     pub(super) hold: &'a Rc<WriterHold>,
     pub(super) mounted: Mounted,
+    /// What is wrong with the other superblock.
+    pub(super) damaged: Option<String>,
+    /// Whether that may have been written anew.
+    pub(super) begun: bool,
     pub(super) gathered: Gathered,
     /// As recorded, if it could be read.
     pub(super) recorded: Option<Space>,
     /// Pages that snapshots by name and the tree of the other superblock have.
     pub(super) needed: Ranges,
-    /// Commit also where only a superblock is damaged.
-    pub(super) always: bool,
     #[cfg(test)]
     pub(super) bug: crate::space::PlantedBug,
 }
@@ -118,8 +121,38 @@ fn sort_out(
 }
 
 impl Repair<'_> {
-    /// Commits `contents`. Says whether anything had to be written.
-    pub(super) async fn commit(self, mut contents: Contents, told: &mut Told) -> Result<bool, FsckError> {
+    /// Commits `contents`, unless they are what counts already.
+    pub(super) async fn commit(mut self, contents: Contents, told: &mut Told) -> Result<(), FsckError> {
+        let committed = self.commit_or_end(contents, told).await;
+        match committed {
+            Err(error) if self.begun => Err(FsckError::Begun(Box::new(error))),
+            other => other,
+        }
+    }
+
+    /// Writes a damaged superblock anew. To be done before anything else is written, and after all that may be refused.
+    async fn replace_damaged(&mut self, writer: &mut Writer, told: &mut Told) -> Result<(), FsckError> {
+        let Some(damaged) = self.damaged.take() else {
+            return Ok(());
+        };
+        match replace_other(self.medium, self.hold, &self.mounted, true).await {
+            Ok(mounted) => {
+                self.begun = true;
+                writer.stand_on(&mounted);
+                let text = format!("the damaged superblock was written anew ({damaged})");
+                told.repaired.push(text);
+                Ok(())
+            }
+            Err(ReplaceError::Counts) => Err(FsckError::Unsteady),
+            Err(ReplaceError::Away(source)) => Err(FsckError::Away(source)),
+            Err(ReplaceError::Write(error)) => {
+                self.begun = true;
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn commit_or_end(&mut self, mut contents: Contents, told: &mut Told) -> Result<(), FsckError> {
         let superblock = self.mounted.superblock;
         let limit = superblock.volume_bytes / PAGE_BYTES_U64;
         let segment_pages = u64::from(superblock.parameters.segment_bytes) / PAGE_BYTES_U64;
@@ -139,7 +172,7 @@ impl Repair<'_> {
                 add(&mut tree_pages, page, 1);
             }
         }
-        let mut needed = self.needed;
+        let mut needed = std::mem::take(&mut self.needed);
         for &page in &self.gathered.pages {
             add(&mut needed, page, 1);
         }
@@ -165,6 +198,10 @@ impl Repair<'_> {
         writer.hold_all_generations();
         #[cfg(test)]
         writer.plant(self.bug);
+        if self.damaged.is_some() && !sorted.misplaced.is_empty() {
+            check_moves(&writer, &sorted.misplaced).await?;
+            self.replace_damaged(&mut writer, told).await?;
+        }
         let moved = move_extents(&mut writer, &mut contents, sorted.misplaced, told).await?;
         let cells = contents.cells();
         let features = superblock.features.with(contents.features());
@@ -172,8 +209,8 @@ impl Repair<'_> {
             && features == superblock.features
             && contents.next == superblock.next_inode;
         let same = self.gathered.whole && cells == self.gathered.cells;
-        if same && counted && same_space && !moved && !self.always {
-            return Ok(false);
+        if same && counted && same_space && !moved {
+            return self.replace_damaged(&mut writer, told).await;
         }
         writer.set_counts(contents.totals(), features, contents.next);
         let before = match self.gathered.whole {
@@ -188,8 +225,29 @@ impl Repair<'_> {
                 writer.put(key.clone(), value.clone()).await?;
             }
         }
+        writer.prepare_commit().await?;
+        self.replace_damaged(&mut writer, told).await?;
         writer.commit_always().await?;
-        Ok(true)
+        Ok(())
+    }
+}
+
+/// Ends a repair before it writes if what is to be moved cannot be read now, or cannot have room.
+async fn check_moves(writer: &Writer, misplaced: &[(Owner, Extent)]) -> Result<(), FsckError> {
+    let longest = writer.parameters().extent_bytes_max;
+    let mut needed = 0;
+    for ((number, _), extent) in misplaced.iter().filter(|(_, one)| one.length <= longest) {
+        if bytes_of(writer, *number, extent).await?.is_some() {
+            needed += u64::from(extent.length);
+        }
+    }
+    let free = writer.space.free_pages() * PAGE_BYTES_U64;
+    match needed.checked_sub(free) {
+        None | Some(0) => Ok(()),
+        Some(missing) => {
+            let missing = ByteCount(missing);
+            Err(WriteError::NoSpace { missing }.into())
+        }
     }
 }
 

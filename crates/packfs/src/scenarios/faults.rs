@@ -1,24 +1,26 @@
 //! Proved here: what a device cannot give costs what lies there and nothing else, and what it cannot give now costs nothing once it can
 //! again: superblocks, content below new content, neighbours in a run, a repair, an import.
 
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use bdev::IoError;
+use bdev::{Channel, IoError};
 use reactor::sim::disk::DiskHandle;
 
 use super::files_test::options;
 use super::support::{DISK, Faults, NEW, NOW, ROOT, VOLUME_BYTES, leases, medium, on_host, small, world};
 use super::walks::empty;
-use crate::files::{FileError, FileSystem, errno};
+use crate::files::{FileError, FileOptions, FileSystem, SetAttributes, errno};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::entry::Inode;
 use crate::format::key::entry_key;
 use crate::fsck::{FsckOptions, fsck};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    Existing, ImportContent, ImportEntry, ImportOptions, ImportPiece, ImportPieces, Importer, InodeNumber,
-    Medium, OpenError, Reader, ReaderOptions, Target, format,
+    CopySelector, Existing, FormatOptions, ImportContent, ImportEntry, ImportOptions, ImportPiece,
+    ImportPieces, Importer, InodeNumber, Medium, OpenError, Reader, ReaderOptions, Target, VerifyOptions,
+    format, verify,
 };
 
 /// Where content begins.
@@ -201,6 +203,174 @@ fn new_content_over_damaged_needs_nothing_of_it() {
         assert!(files.read(file, 100, 7000).await.unwrap() == expected[100..7100]);
         files.sync(file).await.unwrap();
         assert!(files.read(file, 0, 20_000).await.unwrap() == expected);
+    })
+    .unwrap();
+}
+
+/// More than goes into the tree at once.
+const LONG: usize = 1_500_000;
+
+/// A file of so many bytes whose extents end nowhere near a run's end, and where they lie.
+async fn long_file(medium: &Medium) -> (InodeNumber, Range<u64>) {
+    let file = file_of(medium, b"file", &[9; 5000]).await;
+    let mut files = opened(medium).await;
+    files.write(file, 5000, &[9; LONG - 5000], NOW).await.unwrap();
+    files.commit().await.unwrap();
+    files.close().await.unwrap();
+    let pages = 8192 + (LONG as u64 - 5000).next_multiple_of(4096);
+    (file, FIRST_SEGMENT..FIRST_SEGMENT + pages)
+}
+
+/// A file system that has room in memory for all that is written.
+async fn roomy(medium: &Medium) -> FileSystem {
+    let options = FileOptions {
+        dirty_bytes_max: 8 << 20,
+        ..options()
+    };
+    let leases = Rc::new(LocalLeases::new());
+    FileSystem::open(medium.clone(), leases, &options).await.unwrap()
+}
+
+#[test]
+fn new_content_in_several_runs_needs_nothing_of_what_it_covers() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async {
+        for error in [IoError::Media, IoError::Unavailable] {
+            let faults = Faults::default();
+            let medium = faults.on(&medium());
+            let forced = FormatOptions {
+                force: true,
+                ..small()
+            };
+            format(medium.clone(), leases(), "a formatter", &forced)
+                .await
+                .unwrap();
+            let (file, old) = long_file(&medium).await;
+            let mut files = roomy(&medium).await;
+            faults.add(old, error);
+            assert_eq!(number(files.read(file, 0, 10).await), errno::EIO);
+            // Written in parts of which none ends where an extent does.
+            let new: Vec<u8> = (0..LONG).map(|at| (at / 1000) as u8).collect();
+            for (index, part) in new.chunks(70_001).enumerate() {
+                let at = index as u64 * 70_001;
+                files.write(file, at, part, NOW).await.unwrap();
+            }
+            files.sync(file).await.unwrap();
+            files.close().await.unwrap();
+            let files = opened(&medium).await;
+            assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == new);
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_damaged_extent_is_not_given_up_for_content_that_covers_a_part_of_it() {
+    let (simulation, host) = world(10);
+    on_host(&simulation, host, || async {
+        let faults = Faults::default();
+        let medium = faults.on(&medium());
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        let (file, old) = long_file(&medium).await;
+        let short = file_of(&medium, b"short", &[8; 3000]).await;
+        let mut files = roomy(&medium).await;
+        let cut_to = |size| SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        let all = old.start..VOLUME_BYTES / 2;
+        for kind in 0..4 {
+            faults.add(all.clone(), IoError::Media);
+            let changed = if kind == 3 { short } else { file };
+            match kind {
+                // From the middle of an extent to that of another, over the end of a run.
+                0 => files
+                    .write(file, 7000, &vec![3; LONG - 207_000], NOW)
+                    .await
+                    .unwrap(),
+                1 => files.write(file, 6000, &[5; 3], NOW).await.unwrap(),
+                2 => drop(
+                    files
+                        .set_attributes(file, &cut_to(LONG as u64 - 90_000), NOW)
+                        .await,
+                ),
+                _ => files.write(short, 10, &[5; 3], NOW).await.unwrap(),
+            }
+            let told = files.sync(changed).await.unwrap_err();
+            assert_eq!(told.errno(), errno::EIO, "{told}");
+            files.sync(changed).await.unwrap();
+            // A copy comes back, or a device recovers: all that was there is right.
+            faults.clear();
+            assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == vec![9; LONG]);
+            assert!(files.read(short, 0, 4000).await.unwrap() == [8; 3000]);
+        }
+        // What merely stands beside it is kept.
+        faults.add(all, IoError::Media);
+        files.write(short, 3000, &[5; 300], NOW).await.unwrap();
+        files.sync(short).await.unwrap();
+        files.close().await.unwrap();
+        faults.clear();
+        let files = opened(&medium).await;
+        let expected = [vec![8; 3000], vec![5; 300]].concat();
+        assert!(files.read(short, 0, 4000).await.unwrap() == expected);
+        assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == vec![9; LONG]);
+        files.close().await.unwrap();
+        let with_content = VerifyOptions {
+            read_content: true,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&medium, leases(), &with_content).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+    })
+    .unwrap();
+}
+
+struct Second(Rc<dyn Channel>);
+
+impl CopySelector for Second {
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
+        (attempt == 1).then(|| self.0.clone())
+    }
+}
+
+#[test]
+fn damage_of_one_copy_is_none_while_another_is_out_of_reach() {
+    let (simulation, host) = world(11);
+    on_host(&simulation, host, || async {
+        let (faults, others) = (Faults::default(), Faults::default());
+        let mut second = None;
+        others.on(&medium()).on(|inner| {
+            second = Some(inner.clone());
+            inner
+        });
+        let medium = faults.on(&medium()).with_copies(Rc::new(Second(second.unwrap())));
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        let file = file_of(&medium, b"file", &[9; 12_000]).await;
+        let all = FIRST_SEGMENT..VOLUME_BYTES / 2;
+        let (away, shorter) = (IoError::Unavailable, IoError::OutOfRange);
+        for (first, other) in [
+            (away, IoError::Media),
+            (IoError::Media, away),
+            (IoError::Checksum, shorter),
+            (IoError::Gone, away),
+        ] {
+            let mut files = opened(&medium).await;
+            files.write(file, 5, b"new", NOW).await.unwrap();
+            faults.add(all.clone(), first);
+            others.add(all.clone(), other);
+            assert_eq!(number(files.sync(file).await), errno::EIO);
+            faults.clear();
+            others.clear();
+            files.sync(file).await.unwrap();
+            assert_eq!(files.read(file, 4, 5).await.unwrap(), b"\x09new\x09");
+            files.write(file, 5, &[9; 3], NOW).await.unwrap();
+            files.commit().await.unwrap();
+            files.close().await.unwrap();
+        }
     })
     .unwrap();
 }

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use bdev::IoError;
 use foundation::Random;
 use foundation::checksum::crc32c;
 use reactor::sim::disk::DiskHandle;
 
 use super::fsck::{BYTES, check, filled, open, state};
 use super::model::{Model, Node, read_back};
-use super::support::{DISK, leases, on_host, sized_medium, spoil, superblock_of, world};
+use super::support::{DISK, Faults, leases, on_host, sized_medium, spoil, superblock_of, world};
 use crate::format::page::Page;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES, space_page};
@@ -394,6 +395,80 @@ fn a_repair_is_whole_or_absent() {
 #[test]
 fn a_repair_whose_superblock_comes_before_its_flush_is_found() {
     assert!(all_cuts(PlantedBug::SuperblockBeforeFlush).is_err());
+}
+
+/// What a check finds and a reader sees, or that nothing can be read.
+async fn standing() -> Result<(Vec<String>, Model), String> {
+    let options = FsckOptions {
+        read_content: true,
+        ..FsckOptions::default()
+    };
+    let checked = fsck(&sized_medium(BYTES), leases(), &options, &mut |_| {}).await;
+    let report = checked.map_err(|error| error.to_string())?;
+    let problems: Vec<String> = report.found.problems.iter().map(ToString::to_string).collect();
+    let reader = Reader::open(sized_medium(BYTES), leases(), &ReaderOptions::default()).await;
+    let read = read_back(&reader.map_err(|error| error.to_string())?).await;
+    let model = read.map_err(|error| format!("{error}: {problems:#?}"))?;
+    Ok((problems, model))
+}
+
+#[test]
+fn a_superblock_that_can_be_read_again_leads_to_nothing_that_a_repair_wrote_over() {
+    let (simulation, host) = world(9);
+    on_host(&simulation, host, || async { filled(9).await }).unwrap();
+    let disk = simulation.disk(host, Path::new(DISK));
+    on_host(&simulation, host, || async {
+        // A reason to write, in both.
+        several().await;
+        let mut writer = open(&sized_medium(BYTES)).await;
+        let (root, attributes) = (crate::InodeNumber::ROOT, super::support::small().root);
+        for index in 0..60u8 {
+            let (name, bytes) = (format!("newest {index}"), [index; 9000]);
+            let made = writer.create_file(root, name.as_bytes(), &attributes, &bytes);
+            made.await.unwrap();
+        }
+        writer.commit().await.unwrap();
+        writer.close().await.unwrap();
+    })
+    .unwrap();
+    let image = disk.read(0, BYTES as usize);
+    let newest = superblock_of(&disk).generation;
+    let is_newest = |address: &u64| {
+        let found = Superblock::decode(&disk.read(*address, SUPERBLOCK_BYTES), *address);
+        found.is_ok_and(|superblock| superblock.generation == newest)
+    };
+    let address = SUPERBLOCK_ADDRESSES.into_iter().find(is_newest).unwrap();
+    let newer = on_host(&simulation, host, standing).unwrap().unwrap();
+    disk.damage(address + 130, &[0x77; 9]);
+    let older = on_host(&simulation, host, standing).unwrap().unwrap();
+    assert!(newer.1 != older.1 && !newer.0.is_empty() && !older.0.is_empty());
+    let repaired = (Vec::new(), older.1.clone());
+    for cut in 1.. {
+        let (simulation, host) = world(cut);
+        on_host(&simulation, host, || async { drop(sized_medium(BYTES)) }).unwrap();
+        let disk = simulation.disk(host, Path::new(DISK));
+        restore(&disk, &image);
+        disk.cut_power_at(disk.operations() + cut);
+        let ended = on_host(&simulation, host, move || async move {
+            let faults = Faults::default();
+            faults.add(address..address + SUPERBLOCK_BYTES as u64, IoError::Media);
+            let options = FsckOptions {
+                repair: true,
+                ..FsckOptions::default()
+            };
+            let medium = faults.on(&sized_medium(BYTES));
+            fsck(&medium, leases(), &options, &mut |_| {}).await.unwrap();
+        });
+        // From here on it can be read, unless it was written anew.
+        let found = on_host(&simulation, host, standing).unwrap();
+        let found = found.unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+        let is_whole = [&newer, &older, &repaired].contains(&&found);
+        assert!(is_whole, "cut {cut}: {:#?}", found.0);
+        if ended.is_some() {
+            assert!(cut > 4 && found == repaired, "{cut} cuts");
+            return;
+        }
+    }
 }
 
 /// Changes bytes of pages and makes their checksums right again, up to the superblock.

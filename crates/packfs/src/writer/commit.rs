@@ -39,19 +39,7 @@ impl Writer {
 
     /// The same also without changes: what the commit before has freed becomes free.
     pub(crate) async fn commit_always(&mut self) -> Result<u64, WriteError> {
-        self.ensure_whole()?;
-        self.put_quotas().await?;
-        self.end_sharing().await;
-        self.packer.finish_chunk(&mut self.space).await;
-        // The record can grow by a segment given back for each one touched, which its bound has counted.
-        if self.missing_for_commit().is_some() {
-            // What a reader held may be free since it has gone, and without a commit nobody else would ask.
-            self.release_space().await;
-            self.ensure_whole()?;
-        }
-        if let Some(missing) = self.missing_for_commit() {
-            return Err(WriteError::NoSpace { missing });
-        }
+        self.prepare_commit().await?;
         // Whatever fails from here on leaves pages half accounted for.
         self.broken = true;
         let superblock = match self.write_generation().await {
@@ -69,6 +57,24 @@ impl Writer {
         self.pass_floors_on();
         self.release_space().await;
         Ok(superblock.generation)
+    }
+
+    /// Does what comes before the pages of a commit are written, and refuses it where there is no room for them.
+    pub(crate) async fn prepare_commit(&mut self) -> Result<(), WriteError> {
+        self.ensure_whole()?;
+        self.put_quotas().await?;
+        self.end_sharing().await;
+        self.packer.finish_chunk(&mut self.space).await;
+        // The record can grow by a segment given back for each one touched, which its bound has counted.
+        if self.missing_for_commit().is_some() {
+            // What a reader held may be free since it has gone, and without a commit nobody else would ask.
+            self.release_space().await;
+            self.ensure_whole()?;
+        }
+        if let Some(missing) = self.missing_for_commit() {
+            return Err(WriteError::NoSpace { missing });
+        }
+        Ok(())
     }
 
     /// What a commit lacks now.

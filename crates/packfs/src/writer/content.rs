@@ -6,12 +6,20 @@ use bdev::IoError;
 use foundation::checksum::crc32c;
 
 use super::Writer;
-use crate::error::{ReadError, WriteError};
+use crate::error::{ReadError, WriteError, is_of_now};
 use crate::format::PAGE_BYTES_U64;
 use crate::format::entry::{Inode, Layout};
 use crate::format::extent::Extent;
 use crate::io::ATTEMPTS_MAX;
 use crate::name::Shown;
+
+/// What an answer means that is not of the bytes themselves. The extent lies in the volume: a copy that has no such place has not grown yet.
+fn as_away(error: IoError) -> IoError {
+    match error {
+        IoError::OutOfRange => IoError::Unavailable,
+        other => other,
+    }
+}
 
 impl Writer {
     /// The bytes `range` of an inode's content, uncommitted ones included; holes are zeros. The range lies inside the
@@ -46,7 +54,7 @@ impl Writer {
         Ok(out)
     }
 
-    /// An extent's bytes, verified.
+    /// An extent's bytes, verified. They are damaged only if every copy was there to say so: one that was not may have them right.
     pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
         let length = u64::from(extent.length);
         let waiting = self.packer.find(extent.address, length);
@@ -60,7 +68,7 @@ impl Writer {
             let (path, source) = (path(), IoError::OutOfRange);
             return Err(ReadError::Io { path, block, source }.into());
         }
-        let mut failure = None;
+        let (mut failure, mut away) = (None, None);
         for attempt in 0..ATTEMPTS_MAX {
             let buffer = self.medium.pool().allocate(wide as usize).await?;
             match self.medium.read_blocks(start, buffer, attempt).await {
@@ -73,10 +81,12 @@ impl Writer {
                     }
                     failure = None;
                 }
-                Err(error) => failure = failure.or(Some(error)),
+                Err(error @ (IoError::Media | IoError::Checksum)) => failure = failure.or(Some(error)),
+                Err(error) => away = away.filter(|&met| is_of_now(met)).or(Some(as_away(error))),
             }
         }
         let path = path();
+        let failure = away.or(failure);
         if failure.is_none() {
             // What was never written is no damage.
             self.outbox.failure().await?;

@@ -2,7 +2,8 @@
 //!
 //! An extent's checksum covers all of it, so an extent of which a part remains is read, verified, and its rest given
 //! a checksum of its own. Rests and neighbours that are short are written anew together with the new bytes, so that
-//! many small changes do not leave as many small extents.
+//! many small changes do not leave as many small extents. A damaged extent of which a part would remain is not changed: it may be right again
+//! later, and no checksum says which part of it is.
 
 use std::ops::Range;
 
@@ -44,6 +45,17 @@ impl Writer {
         range: &Range<u64>,
     ) -> Result<Vec<Placed>, WriteError> {
         Ok(self.window(inode, range).await?.placed)
+    }
+
+    /// Where the extent ends that has the bytes on both sides of an offset; `None` if none has both.
+    pub(crate) async fn end_of_extent_over(
+        &self,
+        inode: &Inode,
+        offset: u64,
+    ) -> Result<Option<u64>, WriteError> {
+        let around = self.extents_around(inode, &(offset..offset)).await?;
+        let over = around.iter().find(|one| one.0 < offset && end(one) > offset);
+        Ok(over.map(end))
     }
 
     async fn window(&self, inode: &Inode, range: &Range<u64>) -> Result<Window, WriteError> {
@@ -289,7 +301,7 @@ impl Writer {
             }
             let old = match self.read_extent(inode, &extent).await {
                 // What merely stands beside it may stay where it lies.
-                Err(error) if touches && error.is_damaged_content() => {
+                Err(WriteError::Read(_)) if touches => {
                     kept.push((at, extent));
                     continue;
                 }

@@ -159,6 +159,7 @@ async fn write_first_commit(
         superblock,
         slot: 0,
         next_generation: 1,
+        other: Err(SuperblockError::Absent),
     };
     let mut tree = Tree::empty(medium.clone(), PageCache::new(0));
     let root = Inode {
