@@ -179,6 +179,8 @@ pub(crate) async fn replace_other(
         Ok(Ok(_) | Err(SuperblockError::Newer { .. } | SuperblockError::Features { .. })) => {
             return Err(ReplaceError::Counts);
         }
+        // It may be read again tomorrow: only who repairs gives it up.
+        Ok(Err(SuperblockError::Unreadable)) if !all => return Err(ReplaceError::Away(IoError::Media)),
         Ok(Err(_)) => {}
         Err(error) => return Err(ReplaceError::Away(error)),
     }

@@ -13,14 +13,6 @@ use crate::format::extent::Extent;
 use crate::io::ATTEMPTS_MAX;
 use crate::name::Shown;
 
-/// What an answer means that is not of the bytes themselves. The extent lies in the volume: a copy that has no such place has not grown yet.
-fn as_away(error: IoError) -> IoError {
-    match error {
-        IoError::OutOfRange => IoError::Unavailable,
-        other => other,
-    }
-}
-
 impl Writer {
     /// The bytes `range` of an inode's content, uncommitted ones included; holes are zeros. The range lies inside the
     /// content.
@@ -54,7 +46,8 @@ impl Writer {
         Ok(out)
     }
 
-    /// An extent's bytes, verified. They are damaged only if every copy was there to say so: one that was not may have them right.
+    /// An extent's bytes, verified. They are damaged only if every copy that was asked was there to say so: one that was not may have them
+    /// right. (A client of a cluster's volume passes over copies that cannot answer, and sees only that one gave wrong bytes.)
     pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
         let length = u64::from(extent.length);
         let waiting = self.packer.find(extent.address, length);
@@ -68,7 +61,7 @@ impl Writer {
             let (path, source) = (path(), IoError::OutOfRange);
             return Err(ReadError::Io { path, block, source }.into());
         }
-        let (mut failure, mut away) = (None, None);
+        let (mut failure, mut away, mut has_place) = (None, None, false);
         for attempt in 0..ATTEMPTS_MAX {
             let buffer = self.medium.pool().allocate(wide as usize).await?;
             match self.medium.read_blocks(start, buffer, attempt).await {
@@ -79,13 +72,23 @@ impl Writer {
                     if crc32c(bytes) == extent.checksum {
                         return Ok(bytes.to_vec());
                     }
-                    failure = None;
+                    (failure, has_place) = (None, true);
                 }
-                Err(error @ (IoError::Media | IoError::Checksum)) => failure = failure.or(Some(error)),
-                Err(error) => away = away.filter(|&met| is_of_now(met)).or(Some(as_away(error))),
+                Err(error) => {
+                    has_place |= error != IoError::OutOfRange;
+                    match error {
+                        IoError::Media | IoError::Checksum => failure = failure.or(Some(error)),
+                        other => away = away.filter(|&met| is_of_now(met)).or(Some(other)),
+                    }
+                }
             }
         }
         let path = path();
+        // A copy that has no such place, where another one has, has not grown yet.
+        let away = away.map(|error| match error {
+            IoError::OutOfRange if has_place => IoError::Unavailable,
+            other => other,
+        });
         let failure = away.or(failure);
         if failure.is_none() {
             // What was never written is no damage.
