@@ -234,6 +234,17 @@ pub enum ControlError {
         least: ByteCount,
     },
     #[error(
+        "volume \"{volume}\" of {size} is growing to {grown} ({placed} of the {new} new chunks have places), and to have {wanted} instead takes that growth back, which somebody else may have asked for: wait until \"redhare volume show {volume}\" has it grown, or say that it is meant with --cancel-growth"
+    )]
+    GrowthUnderWay {
+        volume: String,
+        wanted: ByteCount,
+        size: ByteCount,
+        grown: ByteCount,
+        placed: u32,
+        new: u32,
+    },
+    #[error(
         "volume \"{volume}\" cannot grow while it is flattened; wait until \"redhare volume list\" shows no origin of it"
     )]
     Flattening { volume: String },
@@ -403,7 +414,7 @@ fn to_have_less(least: ByteCount, grown: ByteCount) -> String {
     match least == grown {
         true => "it goes on to grow".to_owned(),
         false => format!(
-            "name a size from {least} on to have it grow by those only, or wait until there is room for all"
+            "name a size from {least} on, with --cancel-growth, to have it grow by those only, or wait until there is room for all"
         ),
     }
 }
@@ -457,6 +468,7 @@ impl ControlError {
             | Self::Flattening { .. }
             | Self::NotThatSize { .. }
             | Self::GrowthPlaced { .. }
+            | Self::GrowthUnderWay { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }

@@ -53,33 +53,57 @@ pub struct Based {
     pub call: u64,
 }
 
+/// What somebody wants a volume to have, and on which terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The size, rounded up to whole chunks.
+    pub size: ByteCount,
+    /// What it was reckoned from, if more was added to a size.
+    pub based: Option<Based>,
+    /// A growth to more that is under way may be taken back for it. Not said, it is refused: whoever names a size may not know that somebody
+    /// else has just asked for more.
+    pub cancels_growth: bool,
+}
+
+impl Resize {
+    /// To that size, whatever the volume has, but for a growth that is under way.
+    pub fn to(size: ByteCount) -> Self {
+        Self {
+            size,
+            based: None,
+            cancels_growth: false,
+        }
+    }
+}
+
 impl<S: MetadataStore> Controller<S> {
-    /// Lets a volume grow to at least `size`, or cuts a growth down to that which has found no room. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
+    /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
     /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
     ///
     /// # Errors
-    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to a smaller size already, or to a larger one
-    /// and so many of its new chunks have places.
+    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to another size already.
     pub fn resize_volume(
         &mut self,
         name: &str,
         size: ByteCount,
         now: Instant,
     ) -> Result<Volume, ControlError> {
-        self.resize_volume_from(name, size, None, now)
+        self.resize_volume_on(name, Resize::to(size), now)
     }
 
-    /// The same; one that is to have more than somebody has seen does so only if that is still its size.
+    /// The same on these terms: one that is to have more than somebody has seen does so only if that is still its size, and a growth that is
+    /// under way is cut down only if that is meant.
     ///
     /// # Errors
-    /// Also if the volume has another size than that, or another call has it grow.
-    pub fn resize_volume_from(
+    /// Also if the volume has another size than the one that was added to, or another call has it grow; if it would take a growth back and may
+    /// not; and if it may, and so many of the new chunks have places.
+    pub fn resize_volume_on(
         &mut self,
         name: &str,
-        size: ByteCount,
-        based: Option<Based>,
+        wanted: Resize,
         now: Instant,
     ) -> Result<Volume, ControlError> {
+        let Resize { size, based, .. } = wanted;
         for _ in 0..ATTEMPTS_MAX {
             let number = self.volume_named(name)?.number;
             let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
@@ -89,7 +113,7 @@ impl<S: MetadataStore> Controller<S> {
             if let Some(based) = based {
                 self.check_based(volume, based)?;
             }
-            match self.cut_growth(&stored, size)? {
+            match self.cut_growth(&stored, wanted)? {
                 Some(true) => return self.volume(number),
                 Some(false) => continue,
                 None => {}
