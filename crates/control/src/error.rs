@@ -223,6 +223,14 @@ pub enum ControlError {
         growing: String,
     },
     #[error(
+        "volume \"{volume}\" has {found} and not {wanted}: this call had it grow, and somebody else has taken that back meanwhile; ask anew if it is still wanted"
+    )]
+    GrowthTakenBack {
+        volume: String,
+        found: ByteCount,
+        wanted: ByteCount,
+    },
+    #[error(
         "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; {}", to_have_less(*.least, *.grown)
     )]
     GrowthPlaced {
@@ -468,6 +476,7 @@ impl ControlError {
             | Self::Flattening { .. }
             | Self::NotThatSize { .. }
             | Self::GrowthPlaced { .. }
+            | Self::GrowthTakenBack { .. }
             | Self::GrowthUnderWay { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }

@@ -467,6 +467,14 @@ fn request(name: &str, chunks: u64) -> CreateVolume {
     }
 }
 
+/// A volume of 9000 chunks, of which a part has places.
+fn half_placed(store: &MemoryStore) -> (Cluster<'_>, VolumeNumber) {
+    let mut cluster = Cluster::with_room(store, 30_000);
+    let now = cluster.now;
+    let made = cluster.control.create_volume(&request("data", 9000), now);
+    (cluster, made.unwrap().number)
+}
+
 /// What is said of a volume's chunks without places.
 fn unplaced(cluster: &Cluster<'_>, number: VolumeNumber) -> Option<(u32, String)> {
     let status = cluster.control.status(cluster.now).unwrap();
@@ -485,13 +493,7 @@ fn unplaced(cluster: &Cluster<'_>, number: VolumeNumber) -> Option<(u32, String)
 #[test]
 fn a_volume_that_runs_out_of_room_says_so_and_goes_on_when_there_is_some() {
     let store = MemoryStore::new();
-    let mut cluster = Cluster::with_room(&store, 30_000);
-    let now = cluster.now;
-    let number = cluster
-        .control
-        .create_volume(&request("data", 9000), now)
-        .unwrap()
-        .number;
+    let (mut cluster, number) = half_placed(&store);
     assert_eq!(unplaced(&cluster, number), None);
     without_room(&mut cluster, 5000);
     cluster.tick();
@@ -520,13 +522,7 @@ fn a_volume_that_runs_out_of_room_says_so_and_goes_on_when_there_is_some() {
 #[test]
 fn a_half_placed_volume_is_deleted_and_gives_its_room_back() {
     let store = MemoryStore::new();
-    let mut cluster = Cluster::with_room(&store, 30_000);
-    let now = cluster.now;
-    let number = cluster
-        .control
-        .create_volume(&request("data", 9000), now)
-        .unwrap()
-        .number;
+    let (mut cluster, number) = half_placed(&store);
     without_room(&mut cluster, 5000);
     cluster.tick();
     assert_eq!(
@@ -637,5 +633,27 @@ fn of_two_calls_that_add_to_the_same_size_the_second_is_refused() {
         refused.starts_with("volume \"data\" has 256 MiB, and more"),
         "{refused}"
     );
+    // That which had it grow has come to its end, and hears so.
+    assert_eq!(add(&mut cluster, 2, 4, 7).unwrap().size().0, 256 * MIB);
     add(&mut cluster, 4, 6, 9).unwrap();
+    // Also from a master that it did not come to first, while the volume grows by it.
+    cluster.control = Controller::open(cluster.store, Settings::default(), 4, cluster.now).unwrap();
+    assert_eq!(add(&mut cluster, 4, 6, 9).unwrap().grown().chunk_count(), 6);
+    assert!(add(&mut cluster, 4, 6, 10).is_err());
+    // Of those that drew no number each is another one.
+    for node in 1..=NODES {
+        let told = cluster.beat(node, &[], &[]).grow;
+        cluster.tick();
+        cluster.beat(node, &[], &told);
+    }
+    for node in 1..=NODES {
+        let told = cluster.beat(node, &[], &[]).grow;
+        cluster.beat(node, &[], &told);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 6);
+    add(&mut cluster, 6, 7, 0).unwrap();
+    for call in [0, 9] {
+        assert!(add(&mut cluster, 6, 7, call).is_err(), "{call}");
+    }
 }
