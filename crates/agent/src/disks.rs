@@ -34,6 +34,8 @@ struct Entry {
     since_unix_ms: u64,
 }
 
+/// Of a disk in service that an adopted target was started without.
+const ADOPTED_WITHOUT: &str = "the target that runs was started without it, and this engine has adopted that";
 /// How the reason ends of a disk that is out of service since nothing was at its path, as long as no life has begun since: it may have another one.
 /// In the reason, since the release before refuses a file with fields that it does not know.
 const WAS_MISSING: &str = ", and no target has started since";
@@ -255,7 +257,10 @@ impl Disks {
     pub(crate) fn new_life(&mut self, found: &[agentlink::Disk], is_adopted: bool) -> Result<(), StateError> {
         self.is_unsaved |= self.follow(found);
         match is_adopted {
-            true => self.troubles.adopt(),
+            true => {
+                self.troubles.adopt();
+                self.leave_unserved_out(found);
+            }
             false => {
                 self.troubles.new_life(Instant::now(), found);
                 self.tried.append(&mut self.trying);
@@ -289,13 +294,41 @@ impl Disks {
         Ok(())
     }
 
+    /// An engine that ends between putting a disk back in service and the next life leaves a target that serves without the disk. It is not in
+    /// service so far, and nothing was tried for the wish: the masters ask again, and then the target is ended for it. A disk that this target
+    /// has left out by itself it names as such, with its reason.
+    fn leave_unserved_out(&mut self, found: &[agentlink::Disk]) {
+        for entry in &mut self.file.disk {
+            let is_served = found
+                .iter()
+                .any(|disk| disk.uuid.to_be_bytes()[..] == entry.uuid()[..]);
+            if is_served || entry.out_of_service.is_some() {
+                continue;
+            }
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let why = ADOPTED_WITHOUT;
+            entry.out_of_service = Some(why.to_owned());
+            entry.since_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            self.is_unsaved = true;
+            tracing::warn!(
+                path = entry.path,
+                why,
+                "a disk is out of service until the masters ask for it again, or \"redhare node restore\" puts it back"
+            );
+        }
+    }
+
     /// The target says how its disks are. Those that are put out of service now are so durably, or as soon as that can be.
     pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Decision {
         let mut decision = self.troubles.note(Instant::now(), health);
         self.spare_a_life(health, &mut decision);
         // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
         decision.out.retain(|(path, why)| match self.entry(path) {
-            Some(entry) => entry.out_of_service.is_none(),
+            // Why the target has left it out says more than that it has.
+            Some(entry) => {
+                let out = entry.out_of_service.as_deref();
+                out.is_none_or(|known| known == ADOPTED_WITHOUT)
+            }
             None => {
                 tracing::error!(
                     path,

@@ -223,6 +223,14 @@ pub enum ControlError {
         growing: String,
     },
     #[error(
+        "volume \"{volume}\" has {found} and not {wanted}: this call had it grow, and somebody else has taken that back meanwhile; ask anew if it is still wanted"
+    )]
+    GrowthTakenBack {
+        volume: String,
+        found: ByteCount,
+        wanted: ByteCount,
+    },
+    #[error(
         "volume \"{volume}\" cannot have {wanted} again: {placed} of the {new} chunks by which it is growing to {grown} have places that nodes were told of, and keep them; {}", to_have_less(*.least, *.grown)
     )]
     GrowthPlaced {
@@ -232,6 +240,17 @@ pub enum ControlError {
         placed: u32,
         new: u32,
         least: ByteCount,
+    },
+    #[error(
+        "volume \"{volume}\" of {size} is growing to {grown} ({placed} of the {new} new chunks have places), and to have {wanted} instead takes that growth back, which somebody else may have asked for: wait until \"redhare volume show {volume}\" has it grown, or say that it is meant with --cancel-growth"
+    )]
+    GrowthUnderWay {
+        volume: String,
+        wanted: ByteCount,
+        size: ByteCount,
+        grown: ByteCount,
+        placed: u32,
+        new: u32,
     },
     #[error(
         "volume \"{volume}\" cannot grow while it is flattened; wait until \"redhare volume list\" shows no origin of it"
@@ -403,7 +422,7 @@ fn to_have_less(least: ByteCount, grown: ByteCount) -> String {
     match least == grown {
         true => "it goes on to grow".to_owned(),
         false => format!(
-            "name a size from {least} on to have it grow by those only, or wait until there is room for all"
+            "name a size from {least} on, with --cancel-growth, to have it grow by those only, or wait until there is room for all"
         ),
     }
 }
@@ -457,6 +476,8 @@ impl ControlError {
             | Self::Flattening { .. }
             | Self::NotThatSize { .. }
             | Self::GrowthPlaced { .. }
+            | Self::GrowthTakenBack { .. }
+            | Self::GrowthUnderWay { .. }
             | Self::NotSettled { .. }
             | Self::JoinTokensMax { .. }
             | Self::NotEnoughNodes { .. }

@@ -32,6 +32,7 @@ pub(crate) const ALLOCATIONS: &[u8] = b"allocation/";
 const NAMES: &[u8] = b"name/";
 const WRITERS: &[u8] = b"writer/";
 const RESERVATIONS: &[u8] = b"reservations/";
+const GROWN_BY: &[u8] = b"grown-by/";
 const READERS: &[u8] = b"reader/";
 
 fn join(parts: &[&[u8]]) -> Vec<u8> {
@@ -152,6 +153,11 @@ pub(crate) fn parse_volume(prefix: &[u8], key: &[u8]) -> Option<VolumeNumber> {
 
 pub(crate) fn writer(number: VolumeNumber) -> Vec<u8> {
     join(&[WRITERS, &number.0.to_be_bytes()])
+}
+
+/// The call that has a volume grow, or had it grow last.
+pub(crate) fn grown_by(number: VolumeNumber) -> Vec<u8> {
+    join(&[GROWN_BY, &number.0.to_be_bytes()])
 }
 
 /// What the hosts of an exported volume have reserved.

@@ -40,7 +40,7 @@ pub use controller::damage::{Damage, Scrub, Told};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};
-pub use controller::growth::{Based, Growing};
+pub use controller::growth::{Based, Growing, Resize};
 pub use controller::health::{DiskHealth, DiskReport, DiskSample, DiskState, DisksNoted};
 pub use controller::joining::{CreateJoinToken, JOIN_USES_MAX};
 pub use controller::leases::{ReaderView, WriterView};

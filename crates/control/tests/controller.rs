@@ -7,6 +7,7 @@ mod arrivals;
 mod balance;
 mod care;
 mod clones;
+mod cuts;
 mod damage;
 mod data_keys;
 mod disks;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use control::{
     Based, ControlError, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, HeartbeatAnswer,
-    Incarnation, MemoryStore, NodeId, Registration, Settings, Uuid, Volume, VolumeNumber, VolumeState,
+    Incarnation, MemoryStore, NodeId, Registration, Resize, Settings, Uuid, Volume, VolumeNumber,
+    VolumeState,
 };
 use foundation::{ByteCount, Instant};
 
@@ -134,6 +135,15 @@ impl<'a> Cluster<'a> {
     fn resize(&mut self, chunks: u64) -> Result<Volume, ControlError> {
         self.control
             .resize_volume("data", ByteCount(chunks * 64 * MIB), self.now)
+    }
+
+    /// The same, also if it takes a growth back.
+    fn cut(&mut self, chunks: u64) -> Result<Volume, ControlError> {
+        let wanted = Resize {
+            cancels_growth: true,
+            ..Resize::to(ByteCount(chunks * 64 * MIB))
+        };
+        self.control.resize_volume_on("data", wanted, self.now)
     }
 
     fn size(&self, number: VolumeNumber) -> u64 {
@@ -457,6 +467,14 @@ fn request(name: &str, chunks: u64) -> CreateVolume {
     }
 }
 
+/// A volume of 9000 chunks, of which a part has places.
+fn half_placed(store: &MemoryStore) -> (Cluster<'_>, VolumeNumber) {
+    let mut cluster = Cluster::with_room(store, 30_000);
+    let now = cluster.now;
+    let made = cluster.control.create_volume(&request("data", 9000), now);
+    (cluster, made.unwrap().number)
+}
+
 /// What is said of a volume's chunks without places.
 fn unplaced(cluster: &Cluster<'_>, number: VolumeNumber) -> Option<(u32, String)> {
     let status = cluster.control.status(cluster.now).unwrap();
@@ -475,13 +493,7 @@ fn unplaced(cluster: &Cluster<'_>, number: VolumeNumber) -> Option<(u32, String)
 #[test]
 fn a_volume_that_runs_out_of_room_says_so_and_goes_on_when_there_is_some() {
     let store = MemoryStore::new();
-    let mut cluster = Cluster::with_room(&store, 30_000);
-    let now = cluster.now;
-    let number = cluster
-        .control
-        .create_volume(&request("data", 9000), now)
-        .unwrap()
-        .number;
+    let (mut cluster, number) = half_placed(&store);
     assert_eq!(unplaced(&cluster, number), None);
     without_room(&mut cluster, 5000);
     cluster.tick();
@@ -510,13 +522,7 @@ fn a_volume_that_runs_out_of_room_says_so_and_goes_on_when_there_is_some() {
 #[test]
 fn a_half_placed_volume_is_deleted_and_gives_its_room_back() {
     let store = MemoryStore::new();
-    let mut cluster = Cluster::with_room(&store, 30_000);
-    let now = cluster.now;
-    let number = cluster
-        .control
-        .create_volume(&request("data", 9000), now)
-        .unwrap()
-        .number;
+    let (mut cluster, number) = half_placed(&store);
     without_room(&mut cluster, 5000);
     cluster.tick();
     assert_eq!(
@@ -550,13 +556,23 @@ fn a_growth_that_runs_out_of_room_is_taken_back_as_far_as_no_chunk_of_it_has_a_p
         unplaced(&cluster, number).map(|(chunks, _)| chunks),
         Some(9000 - 100 - 4096)
     );
-    let refused = cluster.resize(100).unwrap_err().to_string();
+    let refused = cluster.cut(100).unwrap_err().to_string();
     assert!(
         refused.contains("4096 of the 8900 chunks") && refused.contains("name a size from 262."),
         "{refused}"
     );
-    assert!(cluster.resize(4195).is_err());
-    let cut = cluster.resize(4196).unwrap();
+    assert!(cluster.cut(4195).is_err());
+    // Nor by somebody who names a size, and does not know that it grows.
+    let under_way = cluster.control.volume(number).unwrap();
+    let refused = cluster.resize(5000).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "volume \"data\" of 6.2 GiB is growing to 562.5 GiB (4096 of the 8900 new chunks have places), and to have 312.5 GiB instead takes \
+         that growth back, which somebody else may have asked for: wait until \"redhare volume show data\" has it grown, or say that it is \
+         meant with --cancel-growth"
+    );
+    assert_eq!(cluster.control.volume(number).unwrap(), under_way);
+    let cut = cluster.cut(4196).unwrap();
     assert_eq!((cut.size(), cut.grown().chunk_count()), (before.size(), 4196));
     assert_eq!(unplaced(&cluster, number), None);
     let told = Growing {
@@ -585,7 +601,11 @@ fn of_two_calls_that_add_to_the_same_size_the_second_is_refused() {
             size: ByteCount(seen * 64 * MIB),
             call,
         };
-        cluster.control.resize_volume_from("data", size, Some(based), now)
+        let wanted = Resize {
+            based: Some(based),
+            ..Resize::to(size)
+        };
+        cluster.control.resize_volume_on("data", wanted, now)
     };
     let first = add(&mut cluster, 2, 4, 7).unwrap();
     assert_eq!(first.grown().chunk_count(), 4);
@@ -613,5 +633,27 @@ fn of_two_calls_that_add_to_the_same_size_the_second_is_refused() {
         refused.starts_with("volume \"data\" has 256 MiB, and more"),
         "{refused}"
     );
+    // That which had it grow has come to its end, and hears so.
+    assert_eq!(add(&mut cluster, 2, 4, 7).unwrap().size().0, 256 * MIB);
     add(&mut cluster, 4, 6, 9).unwrap();
+    // Also from a master that it did not come to first, while the volume grows by it.
+    cluster.control = Controller::open(cluster.store, Settings::default(), 4, cluster.now).unwrap();
+    assert_eq!(add(&mut cluster, 4, 6, 9).unwrap().grown().chunk_count(), 6);
+    assert!(add(&mut cluster, 4, 6, 10).is_err());
+    // Of those that drew no number each is another one.
+    for node in 1..=NODES {
+        let told = cluster.beat(node, &[], &[]).grow;
+        cluster.tick();
+        cluster.beat(node, &[], &told);
+    }
+    for node in 1..=NODES {
+        let told = cluster.beat(node, &[], &[]).grow;
+        cluster.beat(node, &[], &told);
+    }
+    cluster.tick();
+    assert_eq!(cluster.size(number), 6);
+    add(&mut cluster, 6, 7, 0).unwrap();
+    for call in [0, 9] {
+        assert!(add(&mut cluster, 6, 7, call).is_err(), "{call}");
+    }
 }

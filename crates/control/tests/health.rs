@@ -289,6 +289,42 @@ fn a_wish_holds_over_lives_of_its_node_until_that_has_tried() {
     assert_eq!(told(&mut master, wish, 34), (Vec::new(), 0));
 }
 
+/// An engine of the release before, which does not say what it has tried, waits for the disk, and one of this release takes its place.
+#[test]
+fn a_wish_outlives_the_engine_that_could_not_say_what_it_has_tried() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let out = |tried| {
+        let report = report(2, DiskState::OutOfService);
+        vec![DiskReport { tried, ..report }]
+    };
+    let told = |master: &mut Master<'_>, tried, ms| {
+        let noted = master
+            .note_disks(node(2), out(tried), Vec::new(), at(ms))
+            .unwrap();
+        (noted.restore, noted.drained.len())
+    };
+    told(&mut master, None, 2);
+    master.restore_disk(node(2), disk(2)).unwrap();
+    let (wished, drained) = told(&mut master, None, 3);
+    assert_eq!((wished.len(), drained), (1, 0));
+    let wish = wished[0].1;
+    // The new engine has the target begin anew.
+    master.register(&registration(2), at(4)).unwrap();
+    assert_eq!(told(&mut master, Some(0), 5), (wished.clone(), 0));
+    master.register(&registration(2), at(6)).unwrap();
+    assert_eq!(told(&mut master, Some(0), 7), (wished.clone(), 0));
+    // And back to the one before, which tries with its next life, as far as anybody knows.
+    assert_eq!(told(&mut master, None, 8), (wished, 0));
+    master.register(&registration(2), at(9)).unwrap();
+    assert_eq!(told(&mut master, None, 10), (Vec::new(), 1));
+    // One that has tried for a wish is not asked for that again, whatever was there before it.
+    master.restore_disk(node(2), disk(2)).unwrap();
+    let (wished, _) = told(&mut master, None, 11);
+    assert_ne!(wished[0].1, wish);
+    assert_eq!(told(&mut master, Some(wished[0].1), 12), (Vec::new(), 1));
+}
+
 #[test]
 fn no_disk_has_the_number_that_stands_for_all_of_a_node() {
     let store = MemoryStore::default();

@@ -288,15 +288,21 @@ impl Volumes for Face {
             no_wait,
             expected_bytes,
             call,
+            cancel_growth,
         } = request;
         about(&extensions, || format!("volume {name}, to {size_bytes} bytes"));
         let based = expected_bytes.map(|expected| control::Based {
             size: ByteCount(expected),
             call,
         });
+        let wanted = control::Resize {
+            size: ByteCount(size_bytes),
+            based,
+            cancels_growth: cancel_growth,
+        };
         let volume = self
             .engine
-            .call(move |control, now| control.resize_volume_from(&name, ByteCount(size_bytes), based, now))
+            .call(move |control, now| control.resize_volume_on(&name, wanted, now))
             .await?;
         let wanted = volume.grown().size();
         let volume = match no_wait {

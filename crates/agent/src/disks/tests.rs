@@ -276,6 +276,39 @@ fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
 }
 
 #[test]
+fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_service() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    let second = [2u128.to_be_bytes().to_vec()];
+    let shown = |disks: &mut Disks| (disks.reports()[1].state(), disks.reports()[1].tried_restore);
+    assert!(disks.restore(&second, &[7]));
+    // The engine is killed before it has ended the target, which goes on without the disk.
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    disks.new_life(&[disk(&a, 1)], true).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
+    // Nor is it one that a next life could begin with before somebody asks.
+    assert_eq!(disks.in_service(&configured).len(), 1);
+    // The masters repeat the wish, and that ends the target.
+    assert!(disks.restore(&second, &[7]));
+    disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(7)));
+    // One that the target itself has left out is so for the target's reason.
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    disks.new_life(&[disk(&a, 1)], true).unwrap();
+    for _ in 0..2 {
+        disks.note(&[left_out(&b)]);
+        assert_eq!(disks.reports()[1].why, "it stands");
+    }
+    assert!(disks.restore(&second, &[8]));
+    disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
+    // One that serves all is adopted as it is.
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    disks.new_life(&[disk(&a, 1), disk(&b, 2)], true).unwrap();
+    assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(0)));
+}
+
+#[test]
 fn a_disk_that_is_out_of_service_is_known_by_another_name_after_its_own_was_taken_away() {
     let (directory, configured, [_, b], mut disks) = with_two_disks();
     disks.note(&[left_out(&b)]);

@@ -17,7 +17,7 @@ use crate::controller::{ATTEMPTS_MAX, Controller, Stored, contended};
 use crate::error::ControlError;
 use crate::identity::{NodeId, VolumeNumber};
 use crate::keys;
-use crate::model::{Chunk, Geometry, Volume, VolumeState};
+use crate::model::{Chunk, Geometry, Number, Volume, VolumeState};
 use crate::planted::Bug;
 use crate::record::Record;
 use crate::store::{MetadataStore, Transaction};
@@ -49,47 +49,76 @@ impl Growing {
 pub struct Based {
     /// The size that the volume was seen to have.
     pub size: ByteCount,
-    /// Drawn for each call: tells one that comes again, since its answer was lost, from another one that wants as much.
+    /// Drawn for each call: tells one that comes again, since its answer was lost, from another one that wants as much. 0 for one that
+    /// drew none.
     pub call: u64,
 }
 
+/// What somebody wants a volume to have, and on which terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The size, rounded up to whole chunks.
+    pub size: ByteCount,
+    /// What it was reckoned from, if more was added to a size.
+    pub based: Option<Based>,
+    /// A growth to more that is under way may be taken back for it. Not said, it is refused: whoever names a size may not know that somebody
+    /// else has just asked for more.
+    pub cancels_growth: bool,
+}
+
+impl Resize {
+    /// To that size, whatever the volume has, but for a growth that is under way.
+    pub fn to(size: ByteCount) -> Self {
+        Self {
+            size,
+            based: None,
+            cancels_growth: false,
+        }
+    }
+}
+
 impl<S: MetadataStore> Controller<S> {
-    /// Lets a volume grow to at least `size`, or cuts a growth down to that which has found no room. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
+    /// Lets a volume grow to at least `size`. On return the first [`STEP_CHUNKS`] new chunks have places, as far as there is room; the others get theirs
     /// with [`Controller::tick`]s, and the volume its new size when their nodes have reported the copies. Repeating it changes nothing.
     ///
     /// # Errors
-    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to a smaller size already, or to a larger one
-    /// and so many of its new chunks have places.
+    /// The size is below the present one, or there is no room, or the volume is not ready, or grows to another size already.
     pub fn resize_volume(
         &mut self,
         name: &str,
         size: ByteCount,
         now: Instant,
     ) -> Result<Volume, ControlError> {
-        self.resize_volume_from(name, size, None, now)
+        self.resize_volume_on(name, Resize::to(size), now)
     }
 
-    /// The same; one that is to have more than somebody has seen does so only if that is still its size.
+    /// The same on these terms: one that is to have more than somebody has seen does so only if that is still its size, and a growth that is
+    /// under way is cut down only if that is meant.
     ///
     /// # Errors
-    /// Also if the volume has another size than that, or another call has it grow.
-    pub fn resize_volume_from(
+    /// Also if the volume has another size than the one that was added to, or another call has it grow, or has taken back what this one had it
+    /// grow by; if it would take a growth back and may not; and if it may, and so many of the new chunks have places.
+    pub fn resize_volume_on(
         &mut self,
         name: &str,
-        size: ByteCount,
-        based: Option<Based>,
+        wanted: Resize,
         now: Instant,
     ) -> Result<Volume, ControlError> {
+        let Resize { size, based, .. } = wanted;
         for _ in 0..ATTEMPTS_MAX {
             let number = self.volume_named(name)?.number;
+            // First: what is read then of the volume is not older than that.
+            let grown_by = self.read::<Number>(&keys::grown_by(number))?;
             let Some(stored) = self.read::<Volume>(&keys::volume(number))? else {
                 continue;
             };
             let volume = &stored.record;
-            if let Some(based) = based {
-                self.check_based(volume, based)?;
+            if let Some(based) = based
+                && check_based(volume, based, grown_by.as_ref().map(|call| call.record.0), size)?
+            {
+                return Ok(stored.record);
             }
-            match self.cut_growth(&stored, size)? {
+            match self.cut_growth(&stored, wanted)? {
                 Some(true) => return self.volume(number),
                 Some(false) => continue,
                 None => {}
@@ -111,33 +140,23 @@ impl<S: MetadataStore> Controller<S> {
                 growth,
                 ..volume.clone()
             };
-            if self.replace_volume(&stored, &grown)? {
-                let call = based.map(|based| based.call);
-                self.unfinished.insert(number, Unfinished::asked_by(call));
+            let (key, of_call) = (keys::volume(number), keys::grown_by(number));
+            let mut transaction = Transaction::new();
+            transaction
+                .compare(key.clone(), stored.revision)
+                .put(key.clone(), grown.encode(&key));
+            match based.map(|based| based.call).filter(|&call| call != 0) {
+                Some(call) => drop(transaction.put(of_call.clone(), Number(call).encode(&of_call))),
+                None if grown_by.is_some() => drop(transaction.delete(of_call)),
+                None => {}
+            }
+            if self.commit(&transaction)? {
+                self.unfinished.insert(number, Unfinished::default());
                 self.bring_growth_on(number, now)?;
                 return self.volume(number);
             }
         }
         Err(contended())
-    }
-
-    /// Refuses to add to a size that is not the one that was added to. The call that has a volume grow may come again.
-    fn check_based(&self, volume: &Volume, based: Based) -> Result<(), ControlError> {
-        let growing = Growing::of(volume);
-        let asked = self.unfinished.get(&volume.number).and_then(|known| known.asked);
-        let is_repeated = growing.is_some() && asked == Some(based.call);
-        if volume.size() == based.size && (growing.is_none() || is_repeated) {
-            return Ok(());
-        }
-        Err(ControlError::NotThatSize {
-            volume: volume.name.clone(),
-            expected: based.size,
-            found: volume.size(),
-            growing: match growing {
-                Some(_) => format!(" and is growing to {}", volume.grown().size()),
-                None => String::new(),
-            },
-        })
     }
 
     pub(super) fn replace_volume(
@@ -249,6 +268,40 @@ impl<S: MetadataStore> Controller<S> {
             .and_then(|unfinished| unfinished.nodes.as_ref())
             .is_some_and(|nodes| nodes.contains(&node))
     }
+}
+
+/// Whether the call that comes is the one that the volume grows by, or has grown by last, and comes again since its answer was lost. Refuses
+/// to add to a size that is not the one that was added to.
+fn check_based(
+    volume: &Volume,
+    based: Based,
+    grown_by: Option<u64>,
+    size: ByteCount,
+) -> Result<bool, ControlError> {
+    let growing = Growing::of(volume);
+    if volume.state == VolumeState::Ready && grown_by == Some(based.call) {
+        // Whoever grew it since, it has got what this call is for.
+        if volume.grown().size() >= size {
+            return Ok(true);
+        }
+        return Err(ControlError::GrowthTakenBack {
+            volume: volume.name.clone(),
+            found: volume.size(),
+            wanted: size,
+        });
+    }
+    if volume.size() == based.size && growing.is_none() {
+        return Ok(false);
+    }
+    Err(ControlError::NotThatSize {
+        volume: volume.name.clone(),
+        expected: based.size,
+        found: volume.size(),
+        growing: match growing {
+            Some(_) => format!(" and is growing to {}", volume.grown().size()),
+            None => String::new(),
+        },
+    })
 }
 
 /// The groups to append for `size`; none if it is reached, or on its way.

@@ -117,8 +117,8 @@ pub(super) struct Health {
     /// earlier release, which leaves such a record, may have drained it since.
     /// Each with its number, by which a node says that it has tried.
     restoring: BTreeMap<(NodeId, DiskId), u64>,
-    /// Those of which the node was told, if its engine does not say what it has tried.
-    told_to_restore: BTreeSet<(NodeId, DiskId)>,
+    /// Those of which the node was told, if its engine does not say what it has tried; and whether the node has begun another life since.
+    told_to_restore: BTreeMap<(NodeId, DiskId), bool>,
 }
 
 #[derive(Debug)]
@@ -197,7 +197,9 @@ impl<S: MetadataStore> Controller<S> {
         for report in &disks {
             let place = (node, report.id);
             let wish = self.health.restoring.get(&place).copied();
-            let is_tried = report.state != DiskState::OutOfService || wish == report.tried;
+            let has_begun = self.health.told_to_restore.get(&place) == Some(&true);
+            let has_tried = report.tried.map_or(has_begun, |tried| wish == Some(tried));
+            let is_tried = report.state != DiskState::OutOfService || has_tried;
             if wish.is_some() && is_tried {
                 self.end_disk_restore(node, report.id)?;
             }
@@ -211,7 +213,7 @@ impl<S: MetadataStore> Controller<S> {
             if let Some(wish) = wish.filter(|_| !is_tried && !self.care.is_drained_itself(node, report.id)) {
                 // An engine that says what it has tried may wait for the disk over many lives of its target.
                 if report.tried.is_none() {
-                    self.health.told_to_restore.insert(place);
+                    self.health.told_to_restore.insert(place, false);
                 }
                 noted.restore.push((report.id, wish));
             } else if !self.is_restoring()
@@ -283,7 +285,7 @@ impl<S: MetadataStore> Controller<S> {
         // First: a master that took over between the two would drain again what is out of service and not to be put back.
         let key = keys::disk_restore(node, disk);
         let mut transaction = Transaction::new();
-        // A node that has tried for an earlier wish has not tried for this one. 0 is no wish, and 1 one of a release that gave them no numbers.
+        // A node that has tried for an earlier wish has not tried for this one. 0 is no wish, and 1 one of masters that gave them no numbers.
         let wish = self.random.next_u64().max(2);
         transaction.put(key.clone(), Number(wish).encode(&key));
         self.commit(&transaction)?;
@@ -293,18 +295,13 @@ impl<S: MetadataStore> Controller<S> {
         Ok(())
     }
 
-    /// A node begins another life: what it was told to put back in service it has tried to, as far as it is known. Only of one whose engine
-    /// does not say what it has tried: it may have waited for the disk.
-    pub(super) fn has_tried_restores(&mut self, node: NodeId) -> Result<(), ControlError> {
-        let told = self.health.told_to_restore.iter();
-        let tried: Vec<DiskId> = told
-            .filter(|place| place.0 == node)
-            .map(|place| place.1)
-            .collect();
-        for disk in tried {
-            self.end_disk_restore(node, disk)?;
-        }
-        Ok(())
+    /// A node begins another life: what it was told to put back in service it has tried to, as far as it is known, if its engine is still one
+    /// that does not say what it has tried. Which engine it is its next report shows: a new one has not tried what the one before may have waited
+    /// for.
+    pub(super) fn note_life_of_restores(&mut self, node: NodeId) {
+        let told = self.health.told_to_restore.iter_mut();
+        told.filter(|(place, _)| place.0 == node)
+            .for_each(|(_, has_begun)| *has_begun = true);
     }
 
     fn end_disk_restore(&mut self, node: NodeId, disk: DiskId) -> Result<(), ControlError> {
@@ -324,7 +321,12 @@ impl<S: MetadataStore> Controller<S> {
         let mut restoring = BTreeMap::new();
         let (first, end) = (keys::DISK_RESTORES.to_vec(), keys::end_of(keys::DISK_RESTORES));
         self.read_range::<Number>(first, &end, |key, wish| {
-            restoring.extend(keys::parse_disk_restore(key).map(|place| (place, wish.record.0)));
+            // Those of masters that drew no numbers are all 1: the second would pass for tried where the first was.
+            let number = match wish.record.0 {
+                0 | 1 => wish.revision.max(2),
+                drawn => drawn,
+            };
+            restoring.extend(keys::parse_disk_restore(key).map(|place| (place, number)));
         })?;
         self.health.restoring = restoring;
         Ok(())
@@ -377,5 +379,71 @@ impl<S: MetadataStore> Controller<S> {
             sights,
             is_drained: self.care.is_drained(node, Some(disk)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Incarnation, MemoryStore, Registration, Settings};
+
+    /// Masters that drew no numbers wrote 1 each time.
+    #[test]
+    fn a_wish_without_a_number_is_not_the_one_before() {
+        let (store, now) = (MemoryStore::new(), Instant::from_nanos(1));
+        let (node, disk) = (NodeId(Uuid(1)), DiskId(Uuid(2)));
+        let place = Disk {
+            id: disk,
+            capacity: ByteCount::TIB,
+            used: ByteCount(0),
+            held: None,
+        };
+        let lead = |seed| {
+            let mut master = Controller::open(&store, Settings::default(), seed, now).unwrap();
+            let registration = Registration {
+                cluster: None,
+                node,
+                peer_address: "192.0.2.1:4420".to_owned(),
+                rack: None,
+                incarnation: Some(Incarnation(1)),
+                ended_through: Incarnation(0),
+                disks: vec![place],
+            };
+            master.register(&registration, now).unwrap();
+            master
+        };
+        let wish = || {
+            let key = keys::disk_restore(node, disk);
+            let mut transaction = Transaction::new();
+            transaction.put(key.clone(), Number(1).encode(&key));
+            store.commit(&transaction).unwrap();
+        };
+        let out = |tried| {
+            vec![DiskReport {
+                id: disk,
+                state: DiskState::OutOfService,
+                tried: Some(tried),
+                ..DiskReport::default()
+            }]
+        };
+        drop(lead(1));
+        wish();
+        let told = lead(2).note_disks(node, out(0), Vec::new(), now).unwrap().restore;
+        let [(_, first)] = told[..] else {
+            panic!("{told:?}")
+        };
+        // The next master says the same.
+        let mut master = lead(3);
+        assert_eq!(
+            master.note_disks(node, out(0), Vec::new(), now).unwrap().restore,
+            told
+        );
+        let noted = master.note_disks(node, out(first), Vec::new(), now).unwrap();
+        assert_eq!((noted.restore.len(), noted.drained.len()), (0, 1));
+        wish();
+        master = lead(4);
+        master.undrain(node, Some(disk)).unwrap();
+        let noted = master.note_disks(node, out(first), Vec::new(), now).unwrap();
+        assert_eq!((noted.restore.len(), noted.drained.len()), (1, 0));
     }
 }

@@ -193,7 +193,7 @@ impl<S: MetadataStore> Controller<S> {
                     self.note_drains()?;
                 }
                 if known.is_some_and(|known| known < incarnation) {
-                    self.has_tried_restores(id)?;
+                    self.note_life_of_restores(id);
                 }
             }
             // Also who asks for a number is alive, though its target has still to start: a recovery would leave it out

@@ -78,7 +78,7 @@ impl<S: MetadataStore> Controller<S> {
                     volume.geometry.copies,
                     ByteCount(others)
                 ),
-                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again; of those for which there is no room, \"redhare volume delete\" and \"resize\" give up what they wait for",
+                remedy: "name a smaller size, add disks, or wait until \"redhare volume list\" says that those are ready, and look again; of those for which there is no room, \"redhare volume delete\" and \"resize --cancel-growth\" give up what they wait for",
             }),
             other => other.map(|_| ()),
         }

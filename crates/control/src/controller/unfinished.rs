@@ -51,22 +51,10 @@ pub(super) struct Unfinished {
     pub(super) placed: u32,
     /// Those for which there was no place.
     pub(super) unplaced: Option<Unplaced>,
-    /// The call that has it grow, if that has a number and came to this master.
-    pub(super) asked: Option<u64>,
     /// Lives that have reported that they did their part.
     pub(super) reported: BTreeSet<(NodeId, Incarnation)>,
     /// Of a clone that is flattened: copies left and all, by node.
     pub(super) progress: BTreeMap<NodeId, (u32, u32)>,
-}
-
-impl Unfinished {
-    /// Of a volume that this call has just begun to change.
-    pub(super) fn asked_by(call: Option<u64>) -> Self {
-        Self {
-            asked: call,
-            ..Self::default()
-        }
-    }
 }
 
 impl<S: MetadataStore> Controller<S> {

@@ -707,6 +707,7 @@ impl<S: MetadataStore> Controller<S> {
             .delete(keys::name(&stored.record.name));
         transaction.delete(keys::writer(number));
         transaction.delete(keys::reservations(number));
+        transaction.delete(keys::grown_by(number));
         transaction.put(tombstone.clone(), Number(u64::from(number.0)).encode(&tombstone));
         if self.commit(&transaction)? {
             self.unfinished.remove(&number);

@@ -5,7 +5,7 @@
 
 use foundation::ByteCount;
 
-use super::Growing;
+use super::{Growing, Resize};
 use crate::controller::unfinished::Unfinished;
 use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
@@ -19,17 +19,20 @@ impl<S: MetadataStore> Controller<S> {
     /// Lets a growth end with fewer chunks, or not begin. None if that is not what this size means; false if another master was quicker.
     ///
     /// # Errors
-    /// More chunks have places already.
+    /// It is not said to be meant, or more chunks have places already.
     pub(super) fn cut_growth(
         &mut self,
         stored: &Stored<Volume>,
-        size: ByteCount,
+        wanted: Resize,
     ) -> Result<Option<bool>, ControlError> {
         let volume = &stored.record;
         let Some(growing) = Growing::of(volume) else {
             return Ok(None);
         };
         let chunk = volume.geometry.chunk.0;
+        let Resize {
+            size, cancels_growth, ..
+        } = wanted;
         let wanted = u32::try_from(size.0.div_ceil(chunk)).ok();
         let Some(wanted) = wanted.filter(|wanted| (growing.from..growing.chunks).contains(wanted)) else {
             return Ok(None);
@@ -37,8 +40,9 @@ impl<S: MetadataStore> Controller<S> {
         self.unfinished_of(volume);
         let missing = self.next_unplaced(growing.number, growing.from..growing.chunks)?;
         let placed = missing.first().copied().unwrap_or(growing.chunks);
+        let sized = |chunks: u32| ByteCount(u64::from(chunks) * chunk);
+        // First: one that cannot be taken back so far is no matter of saying that it is meant.
         if wanted < placed {
-            let sized = |chunks: u32| ByteCount(u64::from(chunks) * chunk);
             return Err(ControlError::GrowthPlaced {
                 volume: volume.name.clone(),
                 wanted: sized(wanted),
@@ -46,6 +50,16 @@ impl<S: MetadataStore> Controller<S> {
                 placed: placed - growing.from,
                 new: growing.chunks - growing.from,
                 least: sized(placed),
+            });
+        }
+        if !cancels_growth {
+            return Err(ControlError::GrowthUnderWay {
+                volume: volume.name.clone(),
+                wanted: sized(wanted),
+                size: sized(growing.from),
+                grown: sized(growing.chunks),
+                placed: placed - growing.from,
+                new: growing.chunks - growing.from,
             });
         }
         let width = volume.geometry.group_chunks.iter().copied().max().unwrap_or(1);

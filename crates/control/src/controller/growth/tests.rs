@@ -9,8 +9,8 @@ use foundation::{ByteCount, Instant};
 use crate::mastership::Member;
 use crate::testing::{Etcd, EtcdElection, Lost};
 use crate::{
-    Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, Incarnation, NodeId, Registration, Settings,
-    Uuid, Volume, VolumeNumber, VolumeState,
+    Based, Controller, CreateVolume, Disk, DiskId, Growing, Heartbeat, Incarnation, NodeId, Registration,
+    Resize, Settings, Uuid, Volume, VolumeNumber, VolumeState,
 };
 
 const NODES: u128 = 3;
@@ -123,12 +123,42 @@ impl Cluster {
         drop(self.control().create_volume(&request, now));
     }
 
+    /// The volume of one chunk, ready.
+    fn make_ready(&mut self) {
+        self.create();
+        self.beat(&[VOLUME], &[]);
+        self.step();
+        assert_eq!(self.volume().state, VolumeState::Ready);
+    }
+
+    /// It is to have a second one, and the nodes are told.
+    fn grow_to_two(&mut self) -> Growing {
+        self.resize(2);
+        let growing = Growing {
+            number: VOLUME,
+            from: 1,
+            chunks: 2,
+        };
+        assert_eq!(self.beat(&[], &[]).1, [growing; 3]);
+        growing
+    }
+
     fn resize(&mut self, chunks: u64) {
         let now = self.now;
         drop(
             self.control()
                 .resize_volume("volume", ByteCount(CHUNK * chunks), now),
         );
+    }
+
+    /// The same, also if it takes a growth back.
+    fn cut(&mut self, chunks: u64) {
+        let now = self.now;
+        let wanted = Resize {
+            cancels_growth: true,
+            ..Resize::to(ByteCount(CHUNK * chunks))
+        };
+        drop(self.control().resize_volume_on("volume", wanted, now));
     }
 
     fn volume(&mut self) -> Volume {
@@ -143,17 +173,8 @@ impl Cluster {
 #[test]
 fn what_was_reported_of_one_growth_does_not_count_for_the_next() {
     let mut cluster = Cluster::new();
-    cluster.create();
-    cluster.beat(&[VOLUME], &[]);
-    cluster.step();
-    assert_eq!(cluster.volume().state, VolumeState::Ready);
-    cluster.resize(2);
-    let growing = Growing {
-        number: VOLUME,
-        from: 1,
-        chunks: 2,
-    };
-    assert_eq!(cluster.beat(&[], &[]).1, [growing; 3]);
+    cluster.make_ready();
+    let growing = cluster.grow_to_two();
     cluster.beat(&[], &[growing]);
     // It has grown, and the master does not know; then it grows again, and the master does not know that either.
     cluster.lose_answers(1);
@@ -208,29 +229,45 @@ fn nodes_hear_of_a_volume_though_no_commit_that_made_it_was_answered() {
 #[test]
 fn a_growth_of_which_no_chunk_has_a_place_is_taken_back() {
     let mut cluster = Cluster::new();
-    cluster.create();
-    cluster.beat(&[VOLUME], &[]);
-    cluster.step();
+    cluster.make_ready();
     let settled = cluster.volume();
     // It is to grow, and the master that was to place its chunks did not hear of that.
     cluster.lose_answers(1);
     cluster.resize(3);
     assert_eq!(cluster.volume().growth.iter().sum::<u32>(), 2);
-    cluster.resize(1);
+    cluster.cut(1);
     assert_eq!(cluster.volume(), settled);
     for _ in 0..5 {
         cluster.step();
     }
     assert_eq!(cluster.volume(), settled);
     assert_eq!(cluster.control().map(VOLUME, 0, 10).unwrap().1.len(), 1);
-    cluster.resize(2);
-    let growing = Growing {
-        number: VOLUME,
-        from: 1,
-        chunks: 2,
-    };
-    assert_eq!(cluster.beat(&[], &[]).1, [growing; 3]);
+    let growing = cluster.grow_to_two();
     // Now nodes have been told.
-    cluster.resize(1);
+    cluster.cut(1);
     assert_eq!(Growing::of(&cluster.volume()), Some(growing));
+}
+
+#[test]
+fn a_call_that_comes_again_does_not_undo_that_its_growth_was_taken_back() {
+    let mut cluster = Cluster::new();
+    cluster.make_ready();
+    let settled = cluster.volume();
+    let add = |cluster: &mut Cluster, call| {
+        let (now, size) = (cluster.now, ByteCount(CHUNK));
+        let wanted = Resize {
+            based: Some(Based { size, call }),
+            ..Resize::to(ByteCount(3 * CHUNK))
+        };
+        cluster.control().resize_volume_on("volume", wanted, now)
+    };
+    cluster.lose_answers(1);
+    drop(add(&mut cluster, 7));
+    assert_eq!(cluster.volume().growth.iter().sum::<u32>(), 2);
+    cluster.cut(1);
+    assert_eq!(cluster.volume(), settled);
+    let refused = add(&mut cluster, 7).unwrap_err().to_string();
+    assert!(refused.contains("somebody else has taken that back"), "{refused}");
+    assert_eq!(cluster.volume(), settled);
+    assert!(add(&mut cluster, 8).is_ok(), "it is another one");
 }

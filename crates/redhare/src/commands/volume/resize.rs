@@ -10,10 +10,11 @@ use super::{VolumeView, view};
 use crate::commands::cluster::ClusterArguments;
 use crate::output::{Failure, Output};
 
-pub(super) const EXAMPLES: &str = "Examples:\n  redhare volume resize data --size 128GiB\n  redhare volume resize data --size +64GiB\n\nNo block moves: the new part \
+pub(super) const EXAMPLES: &str = "Examples:\n  redhare volume resize data --size 128GiB\n  redhare volume resize data --size +64GiB\n  redhare volume resize data --size 96GiB --cancel-growth\n\nNo block moves: the new part \
     is laid over the nodes that have room. A PackFS on the volume takes it when it is opened for writing next, when it runs \
-    full, and when df asks a mount. Volumes cannot shrink. A growth for which there is no room any more is cut down by the size to have instead, as far as \
-    its chunks have no places yet.";
+    full, and when df asks a mount. Volumes cannot shrink.\n\nWhile a volume grows it takes no other size: somebody else may have asked for that growth. \
+    With --cancel-growth it is taken back, all of it or down to the size named, such as one for which there is no room any more; only as \
+    far as its chunks have no places yet.";
 
 #[derive(Args)]
 pub(super) struct ResizeArguments {
@@ -25,6 +26,9 @@ pub(super) struct ResizeArguments {
     /// Do not wait until the nodes have made the new copies
     #[arg(long)]
     no_wait: bool,
+    /// Take back a growth to more that is under way, as far as its chunks have no places; without it the size is refused then
+    #[arg(long)]
+    cancel_growth: bool,
 }
 
 /// A size, or how much more.
@@ -51,8 +55,18 @@ impl Wanted {
     }
 
     /// What the masters are asked for. More is added to what was seen: they refuse it if somebody else has been quicker.
-    fn request(self, volume: &VolumeView, no_wait: bool) -> Result<v1::ResizeVolumeRequest, Failure> {
+    fn request(
+        self,
+        volume: &VolumeView,
+        no_wait: bool,
+        cancel_growth: bool,
+    ) -> Result<v1::ResizeVolumeRequest, Failure> {
         let is_more = matches!(self, Self::More(_));
+        if is_more && cancel_growth {
+            return Err(Failure::new(
+                "--cancel-growth takes the size to have in all: more than what, nobody can say of a volume that grows",
+            ));
+        }
         Ok(v1::ResizeVolumeRequest {
             name: volume.name.clone(),
             size_bytes: self.of(volume)?.0,
@@ -62,6 +76,7 @@ impl Wanted {
                 true => RandomState::new().build_hasher().finish(),
                 false => 0,
             },
+            cancel_growth,
         })
     }
 }
@@ -79,11 +94,16 @@ pub(super) fn run(
     arguments: ResizeArguments,
     output: &Output,
 ) -> Result<(), Failure> {
-    let ResizeArguments { name, size, no_wait } = arguments;
+    let ResizeArguments {
+        name,
+        size,
+        no_wait,
+        cancel_growth,
+    } = arguments;
     let request = v1::ShowVolumeRequest { name };
     let shown = cluster.call(|client: Client| async move { client.show_volume(request).await })?;
     let before = view(&shown.volume.unwrap_or_default());
-    let request = size.request(&before, no_wait)?;
+    let request = size.request(&before, no_wait, cancel_growth)?;
     let answer = cluster.call(|client: Client| async move { client.resize_volume(request).await })?;
     let view = view(&answer.volume.unwrap_or_default());
     output.print(&view, || resized(&view, &before));
@@ -122,19 +142,28 @@ mod tests {
             ..v1::Volume::default()
         };
         let (more, all) = (parse_wanted("+1GiB").unwrap(), parse_wanted("3GiB").unwrap());
-        let request = more.request(&view(&volume), true).unwrap();
+        let request = more.request(&view(&volume), true, false).unwrap();
         assert_eq!(
             (request.size_bytes, request.expected_bytes),
             (2 << 30, Some(1 << 30))
         );
-        assert_ne!(request.call, more.request(&view(&volume), true).unwrap().call);
+        assert_ne!(
+            request.call,
+            more.request(&view(&volume), true, false).unwrap().call
+        );
         volume.growth_chunks = vec![4];
-        let error = more.request(&view(&volume), true).unwrap_err().to_string();
+        let error = more.request(&view(&volume), true, false).unwrap_err().to_string();
         assert!(
             error.contains("data of 1 GiB is growing to 2 GiB") && error.contains("+1 GiB"),
             "{error}"
         );
-        let request = all.request(&view(&volume), true).unwrap();
+        let request = all.request(&view(&volume), true, false).unwrap();
         assert_eq!((request.size_bytes, request.expected_bytes), (3 << 30, None));
+        assert!(!request.cancel_growth, "it was not said");
+        let request = all.request(&view(&volume), true, true).unwrap();
+        assert_eq!((request.size_bytes, request.cancel_growth), (3 << 30, true));
+        volume.growth_chunks.clear();
+        let error = more.request(&view(&volume), true, true).unwrap_err().to_string();
+        assert!(error.contains("the size to have in all"), "{error}");
     }
 }

@@ -5,7 +5,7 @@ use super::{By, CHUNK, VOLUME, WholeEvent, config_of, index_of, named};
 use crate::simulation::events::Event;
 use crate::simulation::world::{MS, World};
 use control::testing::Handle;
-use control::{Chunk, ControlError, Controller, Growing};
+use control::{Chunk, ControlError, Controller, Growing, Resize};
 use foundation::{ByteCount, Instant};
 
 /// By how many chunks it grows in all, and where hosts reserve it.
@@ -74,8 +74,11 @@ impl World {
         let clock = whole.masters[master].clock(now);
         if let Ok(control) = whole.masters[master].member.lead() {
             // Refused, or not answered: asked for again.
-            let size = ByteCount(CHUNK.0 * wanted as u64);
-            drop(control.resize_volume("volume", size, clock));
+            let wanted = Resize {
+                cancels_growth: true,
+                ..Resize::to(ByteCount(CHUNK.0 * wanted as u64))
+            };
+            drop(control.resize_volume_on("volume", wanted, clock));
         }
     }
 
