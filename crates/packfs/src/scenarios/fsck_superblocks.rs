@@ -11,7 +11,7 @@ use reactor::sim::disk::DiskHandle;
 
 use super::fsck::{BYTES, check, open};
 use super::support::{
-    DISK, Faults, Second, leases, on_host, sized_medium, small, superblock_of, world, writer_options,
+    DISK, Faults, NOW, Second, leases, on_host, sized_medium, small, superblock_of, world, writer_options,
 };
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::entry::{Inode, encode_place};
@@ -275,6 +275,42 @@ fn nobody_gives_up_a_superblock_that_a_copy_may_have_which_was_passed_over() {
         assert!(has("newest").await && has("another").await);
     })
     .unwrap();
+}
+
+#[test]
+fn a_writer_that_cannot_open_has_written_no_superblock_anew() {
+    let (simulation, host) = world(8);
+    on_host(&simulation, host, || async {
+        two_commits(true).await;
+        let mut writer = open(&sized_medium(BYTES)).await;
+        writer.create_snapshot(b"kept", NOW).await.unwrap();
+        writer.commit().await.unwrap();
+        writer.close().await.unwrap();
+        commit(&sized_medium(BYTES), "after it").await;
+    })
+    .unwrap();
+    let disk = simulation.disk(host, Path::new(DISK));
+    let address = newest(&disk);
+    disk.damage(address + 130, &[0x77; 9]);
+    let before = disk.read(0, BYTES as usize);
+    let root = superblock_of(&disk).root.address();
+    on_host(&simulation, host, move || async move {
+        let faults = Faults::default();
+        faults.add(root..root + 4096, IoError::Unavailable);
+        let medium = faults.on(&sized_medium(BYTES));
+        let refused = Writer::open(medium, leases(), &writer_options()).await;
+        assert!(refused.is_err());
+    })
+    .unwrap();
+    assert!(disk.read(0, BYTES as usize) == before, "nothing was written");
+    on_host(&simulation, host, || async {
+        commit(&sized_medium(BYTES), "another").await;
+    })
+    .unwrap();
+    assert_ne!(
+        disk.read(address, SUPERBLOCK_BYTES),
+        before[address as usize..][..SUPERBLOCK_BYTES]
+    );
 }
 
 #[test]
