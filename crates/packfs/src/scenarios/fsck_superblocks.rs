@@ -84,8 +84,9 @@ struct Scripted {
     reads: Cell<u64>,
     /// By the number of the read.
     fails: Box<dyn Fn(u64) -> bool>,
-    /// What is written after so many writes is refused.
+    /// What is written after so many writes is refused, with this error.
     writes: Cell<u64>,
+    refused: IoError,
 }
 
 impl Channel for Scripted {
@@ -103,7 +104,7 @@ impl Channel for Scripted {
                 }
             }
             Operation::Write { .. } => match self.writes.get() {
-                0 => return request.complete(Err(IoError::Unavailable)),
+                0 => return request.complete(Err(self.refused)),
                 left => self.writes.set(left - 1),
             },
             _ => {}
@@ -113,6 +114,14 @@ impl Channel for Scripted {
 }
 
 fn scripted(address: u64, writes: u64, fails: impl Fn(u64) -> bool + 'static) -> Medium {
+    scripted_with(address, (writes, IoError::Unavailable), fails)
+}
+
+fn scripted_with(
+    address: u64,
+    (writes, refused): (u64, IoError),
+    fails: impl Fn(u64) -> bool + 'static,
+) -> Medium {
     sized_medium(BYTES).on(|inner| {
         let (reads, writes, fails) = (Cell::new(0), Cell::new(writes), Box::new(fails));
         Rc::new(Scripted {
@@ -121,6 +130,7 @@ fn scripted(address: u64, writes: u64, fails: impl Fn(u64) -> bool + 'static) ->
             reads,
             fails,
             writes,
+            refused,
         })
     })
 }
@@ -349,7 +359,22 @@ fn what_a_repair_is_refused_for_it_is_before_it_writes_a_superblock_anew() {
     })
     .unwrap();
     assert!(disk.read(address, SUPERBLOCK_BYTES) == before);
-    // What fails later says what was done.
+    // What fails later says what was done, and also why where another writer took over.
+    for (writes, refused, why) in [
+        (0, IoError::Fenced, "the lease has ended"),
+        (1, IoError::Fenced, "the lease has ended"),
+        (1, IoError::Unavailable, "cannot serve"),
+    ] {
+        on_host(&simulation, host, move || async move {
+            let medium = scripted_with(address, (writes, refused), |_| false);
+            let error = repair(&medium).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("superblock was written anew"), "{text}");
+            assert!(text.contains("not committed") && text.contains(why), "{text}");
+        })
+        .unwrap();
+        disk.damage(address, &before);
+    }
     on_host(&simulation, host, move || async move {
         let error = repair(&scripted(address, 1, |_| false)).await.unwrap_err();
         let text = error.to_string();
