@@ -365,6 +365,55 @@ fn damage_of_one_copy_is_none_while_another_is_out_of_reach() {
 }
 
 #[test]
+fn new_content_over_all_that_a_cut_leaves_of_a_damaged_extent_needs_nothing_of_it() {
+    let (simulation, host) = world(13);
+    on_host(&simulation, host, || async {
+        let faults = Faults::default();
+        let medium = faults.on(&medium());
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        let (file, old) = long_file(&medium).await;
+        let cut_to = |size| SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        // Extents end with stripe units of 16 KiB on the volume: where one begins in the file, and where it lies.
+        let begins = 13_192 + 85 * (16 << 10);
+        let lies = old.start + 8192 + begins - 5000;
+        let mut files = roomy(&medium).await;
+        for covers in [false, true] {
+            faults.add(lies..old.end, IoError::Media);
+            let cut = cut_to(begins + 4000);
+            files.set_attributes(file, &cut, NOW).await.unwrap();
+            let from = if covers { begins - 1000 } else { begins + 1000 };
+            let new = vec![4; 30_000];
+            files.write(file, from, &new, NOW).await.unwrap();
+            if !covers {
+                assert_eq!(number(files.sync(file).await), errno::EIO);
+                faults.clear();
+                assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == vec![9; LONG]);
+                continue;
+            }
+            files.sync(file).await.unwrap();
+            files.close().await.unwrap();
+            faults.clear();
+            files = opened(&medium).await;
+            let expected = [vec![9; from as usize], new].concat();
+            assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == expected);
+        }
+        files.close().await.unwrap();
+        let with_content = VerifyOptions {
+            read_content: true,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&medium, leases(), &with_content).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+    })
+    .unwrap();
+}
+
+#[test]
 fn wrong_bytes_are_no_damage_while_a_copy_is_passed_over() {
     let (simulation, host) = world(12);
     let disk = simulation.disk(host, Path::new(DISK));
