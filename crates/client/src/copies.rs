@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use bdev::{Channel, Data, Geometry, Operation, Request};
-use packfs::CopySelector;
-use volume::client::VolumeChannel;
+use packfs::{CopyRound, CopySelector};
+use volume::client::{Round, VolumeChannel};
 
 /// After damage on one copy the next is asked.
 pub struct Copies {
@@ -19,18 +19,37 @@ impl Copies {
 }
 
 impl CopySelector for Copies {
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        (attempt <= self.channel.copies()).then(|| {
-            let channel = self.channel.clone();
-            Rc::new(OneCopy { channel, attempt }) as Rc<dyn Channel>
-        })
+    fn begin(&self) -> Box<dyn CopyRound> {
+        let (channel, round) = (self.channel.clone(), Rc::new(self.channel.round()));
+        Box::new(InTurn { channel, round })
     }
 }
 
-/// Reads that prefer another copy; everything else as ever.
+/// One copy after the other, in the order of each chunk's configuration.
+struct InTurn {
+    channel: Rc<VolumeChannel>,
+    round: Rc<Round>,
+}
+
+impl CopyRound for InTurn {
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
+        let copy = attempt.checked_sub(1)?;
+        (copy < self.round.copies()).then(|| {
+            let (channel, round) = (self.channel.clone(), self.round.clone());
+            Rc::new(OneCopy { channel, round, copy }) as Rc<dyn Channel>
+        })
+    }
+
+    fn has_heard_all(&self) -> bool {
+        self.round.has_heard_all()
+    }
+}
+
+/// Reads that ask one copy first; everything else as ever.
 struct OneCopy {
     channel: Rc<VolumeChannel>,
-    attempt: u32,
+    round: Rc<Round>,
+    copy: u32,
 }
 
 impl Channel for OneCopy {
@@ -42,10 +61,10 @@ impl Channel for OneCopy {
         if request.operation != Operation::Read {
             return self.channel.submit(request);
         }
-        let (channel, attempt) = (self.channel.clone(), self.attempt);
+        let (round, copy) = (self.round.clone(), self.copy);
         drop(reactor::spawn(async move {
             let Request { lba, data, token, .. } = request;
-            let (status, buffer) = channel.read_avoiding(lba, data.into_read(), attempt).await;
+            let (status, buffer) = round.read(lba, data.into_read(), copy).await;
             token.complete(status, Data::Into(buffer));
         }));
     }

@@ -189,8 +189,8 @@ pub async fn fsck(
     let hold = WriterHold::acquire(leases.clone(), &options.holder, None).await?;
     let repaired = repair(medium, &hold, options, report.found.generation, &mut Tell(tell)).await;
     let repaired = match repaired {
-        Err(FsckError::Open(error)) => Err(FsckError::Open(explain(&hold, error).await)),
-        other => other,
+        Err(error) => Err(explained(&hold, error).await),
+        Ok(told) => Ok(told),
     };
     // The lease ends by itself if this fails.
     let _ = hold.release().await;
@@ -199,6 +199,19 @@ pub async fn fsck(
     report.lost = told.lost;
     report.left = Some(verify_telling(medium, leases, &verify_options, tell).await?);
     Ok(report)
+}
+
+/// Says how the lease was lost where the volume takes no more writes of this one, also after something was begun.
+async fn explained(hold: &WriterHold, error: FsckError) -> FsckError {
+    match error {
+        FsckError::Open(error) => FsckError::Open(explain(hold, error).await),
+        FsckError::Write(WriteError::Io {
+            source: IoError::Fenced,
+            ..
+        }) => FsckError::Write(hold.lost().await.into()),
+        FsckError::Begun(error) => FsckError::Begun(Box::new(Box::pin(explained(hold, *error)).await)),
+        other => other,
+    }
 }
 
 /// An answer that is not of the bytes of a superblock keeps a repair from taking it for damaged.

@@ -14,14 +14,58 @@ use crate::lease::LeaseError;
 use crate::lease::hold::WriterHold;
 use crate::local::{Key, LocalCache, Origin};
 
-/// Chooses another copy after damaged bytes were read.
+/// Chooses other copies after damaged bytes were read.
 pub trait CopySelector {
-    /// The channel for the attempt after `attempt` failed ones; `None` when no copy is left to try.
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>>;
+    /// Begins to ask the copies of what is read again, one after the other. Does not block.
+    fn begin(&self) -> Box<dyn CopyRound>;
 }
 
-/// More copies are never asked.
-pub(crate) const ATTEMPTS_MAX: u32 = 8;
+/// One reader's way through the copies.
+pub trait CopyRound {
+    /// The channel for the attempt after `attempt` failed ones, from 1 on; `None` when no copy is left to try. Does not block.
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>>;
+
+    /// Whether every copy of what was read by this round's channels has answered, with its bytes or an error of its medium. One that has
+    /// not may have the right bytes, though another one gave its own in its place. Does not block.
+    fn has_heard_all(&self) -> bool;
+}
+
+/// A volume has no more copies than this.
+const COPIES_MAX: u32 = 16;
+
+/// Attempts to read the same from one copy after the other.
+pub(crate) struct Attempts<'a> {
+    medium: &'a Medium,
+    made: u32,
+    round: Option<Box<dyn CopyRound>>,
+}
+
+impl Attempts<'_> {
+    /// Reads whole blocks by the next attempt. `Ok(None)` when no copy is left.
+    pub(crate) async fn read(&mut self, address: u64, buffer: BufferMut) -> Result<Option<Buffer>, IoError> {
+        let attempt = self.made;
+        self.made += 1;
+        let channel = match attempt {
+            0 => Some(self.medium.channel.clone()),
+            1..=COPIES_MAX => {
+                if self.round.is_none() {
+                    self.round = self.medium.copies.as_ref().map(|copies| copies.begin());
+                }
+                self.round.as_ref().and_then(|round| round.channel(attempt))
+            }
+            _ => None,
+        };
+        let Some(channel) = channel else { return Ok(None) };
+        let (status, buffer) = channel.read(self.medium.lba(address), buffer).await;
+        status.map(|()| Some(buffer.freeze()))
+    }
+
+    /// Why the bytes that were read are not all that the copies have, if one of them has not answered. To be asked when no copy is left.
+    pub(crate) fn away(&self) -> Option<IoError> {
+        let heard_all = self.round.as_ref().is_none_or(|round| round.has_heard_all());
+        (!heard_all).then_some(IoError::Unavailable)
+    }
+}
 
 /// A volume as PackFS uses it: byte addresses, whole blocks on the way.
 #[derive(Clone)]
@@ -183,16 +227,6 @@ impl Medium {
         Lba(address / self.block_bytes)
     }
 
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        if attempt == 0 {
-            return Some(self.channel.clone());
-        }
-        if attempt >= ATTEMPTS_MAX {
-            return None;
-        }
-        self.copies.as_ref()?.channel(attempt)
-    }
-
     /// The whole blocks that cover a range: address and length.
     pub(crate) fn widen(&self, address: u64, length: u64) -> (u64, u64) {
         let start = address / self.block_bytes * self.block_bytes;
@@ -203,18 +237,27 @@ impl Medium {
         (start, end - start)
     }
 
-    /// Reads whole blocks. `Ok(None)` when there is no copy for the attempt.
-    pub(crate) async fn read_blocks(
-        &self,
-        address: u64,
-        buffer: BufferMut,
-        attempt: u32,
-    ) -> Result<Option<Buffer>, IoError> {
-        let Some(channel) = self.channel(attempt) else {
-            return Ok(None);
-        };
-        let (status, buffer) = channel.read(self.lba(address), buffer).await;
-        status.map(|()| Some(buffer.freeze()))
+    /// Reads whole blocks, from any copy.
+    pub(crate) async fn read_blocks(&self, address: u64, buffer: BufferMut) -> Result<Buffer, IoError> {
+        let (status, buffer) = self.channel.read(self.lba(address), buffer).await;
+        status.map(|()| buffer.freeze())
+    }
+
+    /// Attempts to read the same, the first from any copy.
+    pub(crate) fn attempts(&self) -> Attempts<'_> {
+        Attempts {
+            medium: self,
+            made: 0,
+            round: None,
+        }
+    }
+
+    /// The same where the first has been made.
+    pub(crate) fn further_attempts(&self) -> Attempts<'_> {
+        Attempts {
+            made: 1,
+            ..self.attempts()
+        }
     }
 
     /// Reads a page until `check` accepts it or no copy is left.
@@ -228,14 +271,15 @@ impl Medium {
         }
         let page = pointer.page;
         let mut last = None;
-        for attempt in 0.. {
+        let mut attempts = self.attempts();
+        loop {
             let allocated = self.pool.allocate(PAGE_BYTES).await;
             let buffer = allocated.map_err(|source| TreeError::Buffer { page, source })?;
             if page > self.capacity_bytes() / PAGE_BYTES_U64 {
                 let source = IoError::OutOfRange;
                 return Err(TreeError::Io { page, source });
             }
-            match self.read_blocks(pointer.address(), buffer, attempt).await {
+            match attempts.read(pointer.address(), buffer).await {
                 Ok(None) => break,
                 Ok(Some(buffer)) => match check(&buffer) {
                     Ok(value) => {
@@ -249,6 +293,9 @@ impl Medium {
             }
         }
         if let Some(TreeError::Damaged { .. }) = last {
+            if let Some(source) = attempts.away() {
+                return Err(TreeError::Io { page, source });
+            }
             self.ensure_damage().await?;
         }
         Err(last.expect("the first attempt always has a channel"))
@@ -289,9 +336,10 @@ impl Medium {
         all: bool,
     ) -> Result<Result<T, E>, IoError> {
         let (mut first, mut away) = (None, None);
-        for attempt in 0.. {
+        let mut attempts = self.attempts();
+        loop {
             let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
-            let said = match self.read_blocks(address, buffer, attempt).await {
+            let said = match attempts.read(address, buffer).await {
                 Ok(None) => break,
                 Ok(Some(buffer)) => Ok(check(&buffer)),
                 Err(error) => Err(error),
@@ -305,7 +353,7 @@ impl Medium {
             }
             first.get_or_insert(said);
         }
-        match away {
+        match away.or_else(|| attempts.away().filter(|_| all)) {
             Some(error) => Err(error),
             None => first.expect("the first attempt always has a channel"),
         }
@@ -332,8 +380,7 @@ impl Medium {
     /// A whole number of blocks read into a fresh buffer.
     pub(crate) async fn read_fresh(&self, address: u64, length: usize) -> Result<Buffer, IoError> {
         let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
-        let read = self.read_blocks(address, buffer, 0).await?;
-        Ok(read.expect("the first attempt always has a channel"))
+        self.read_blocks(address, buffer).await
     }
 
     /// A copy of `bytes` written as whole blocks.

@@ -52,7 +52,7 @@ pub use import::{
     Done, Existing, ImportContent, ImportEntry, ImportError, ImportOptions, ImportPiece, ImportPieces,
     ImportProgress, Importer, Standing,
 };
-pub use io::{CopySelector, Medium};
+pub use io::{CopyRound, CopySelector, Medium};
 pub use reader::{
     Content, DataStatistics, DirectoryEntry, Handed, IsHeld, OpenFile, Part, Piece, Reader, ReaderOptions,
     ReaderStatistics, Run, Sharing, Target, Walk, WalkEntry, Witness, plan,

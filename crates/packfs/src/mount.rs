@@ -165,7 +165,7 @@ pub(crate) async fn replace_other(
     medium: &Medium,
     hold: &WriterHold,
     mounted: &Mounted,
-    all: bool,
+    repairs: bool,
 ) -> Result<Mounted, ReplaceError> {
     let slot = 1 - mounted.slot;
     let address = SUPERBLOCK_ADDRESSES[slot];
@@ -174,13 +174,13 @@ pub(crate) async fn replace_other(
         writer_token: hold.token(),
         ..mounted.superblock
     };
-    match read_superblock(medium, address, all).await {
+    match read_superblock(medium, address, true).await {
         Ok(Ok(now)) if now.generation <= mounted.superblock.generation => {}
         Ok(Ok(_) | Err(SuperblockError::Newer { .. } | SuperblockError::Features { .. })) => {
             return Err(ReplaceError::Counts);
         }
         // It may be read again tomorrow: only who repairs gives it up.
-        Ok(Err(SuperblockError::Unreadable)) if !all => return Err(ReplaceError::Away(IoError::Media)),
+        Ok(Err(SuperblockError::Unreadable)) if !repairs => return Err(ReplaceError::Away(IoError::Media)),
         Ok(Err(_)) => {}
         Err(error) => return Err(ReplaceError::Away(error)),
     }
@@ -194,7 +194,7 @@ pub(crate) async fn replace_other(
     let written = medium.write_bytes(address, &bytes, true).await;
     written.map_err(failed)?;
     // A medium that fails to give a block may also take it and keep what it has.
-    if read_superblock(medium, address, all).await.map_err(failed)? != Ok(superblock) {
+    if read_superblock(medium, address, false).await.map_err(failed)? != Ok(superblock) {
         return Err(failed(IoError::Media));
     }
     Ok(Mounted {

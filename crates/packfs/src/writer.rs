@@ -186,9 +186,15 @@ impl Writer {
         #[cfg(test)]
         let mounted = early.unwrap_or(mounted);
         let space = load_space(&medium, &mounted.superblock).await?;
-        let mounted = match mounted.is_other_damaged() {
-            // A copy that did not answer may have it whole, and what it leads to is written over from here on.
-            true => match replace_other(&medium, hold, &mounted, false).await {
+        let cache = PageCache::new(options.cache_bytes);
+        let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
+        let in_flight = options.writes_in_flight;
+        let mut writer = Self::assemble(medium.clone(), hold.clone(), tree, space, mounted, in_flight);
+        writer.load_floors().await?;
+        writer.load_quotas().await?;
+        if mounted.is_other_damaged() {
+            // A copy may come back that has it whole, and what it leads to is written over from here on. All that may be refused was done.
+            let mounted = match replace_other(&medium, hold, &mounted, false).await {
                 Ok(mounted) => mounted,
                 // Read again, it counts: whoever opens anew has it.
                 Err(ReplaceError::Counts) => return Err(IoError::Unavailable.into()),
@@ -196,15 +202,9 @@ impl Writer {
                 Err(ReplaceError::Write(WriteError::Lease(error))) => return Err(error.into()),
                 Err(ReplaceError::Write(WriteError::Io { source, .. })) => return Err(source.into()),
                 Err(ReplaceError::Write(_)) => return Err(inconsistent(0, CodecError::Inconsistent).into()),
-            },
-            false => mounted,
-        };
-        let cache = PageCache::new(options.cache_bytes);
-        let tree = Tree::new(medium.clone(), cache, mounted.superblock.root);
-        let in_flight = options.writes_in_flight;
-        let mut writer = Self::assemble(medium, hold.clone(), tree, space, mounted, in_flight);
-        writer.load_floors().await?;
-        writer.load_quotas().await?;
+            };
+            writer.stand_on(&mounted);
+        }
         writer.take_growth();
         Ok(writer)
     }

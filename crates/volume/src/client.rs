@@ -35,6 +35,7 @@ mod group;
 mod job;
 mod peers;
 mod retry;
+mod round;
 mod silence;
 mod source;
 #[cfg(test)]
@@ -46,4 +47,5 @@ pub use channel::VolumeChannel;
 pub use claims::Claims;
 pub use device::{CLUSTER_BYTES, ClientOptions, OpenPeers, VolumeDevice};
 pub use peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
+pub use round::Round;
 pub use source::{MapSource, Sessions, VolumeMap};

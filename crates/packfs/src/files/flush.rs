@@ -294,7 +294,17 @@ impl FileSystem {
                 Err(error) => return Err(error),
             }
         }
-        self.writer.cut_content(&mut inode, dirty.kept()).await?;
+        let written = |part: &Range<u64>| {
+            dirty.covers(part).then(|| {
+                let mut bytes = vec![0; (part.end - part.start) as usize];
+                dirty.overlay(part.start, &mut bytes);
+                bytes
+            })
+        };
+        let kept = dirty.kept();
+        if let Some(taken) = self.writer.cut_content(&mut inode, kept, written).await? {
+            dirty.settled(&taken);
+        }
         if let Layout::Inline(bytes) = &inode.layout
             && !bytes.is_empty()
         {

@@ -8,7 +8,7 @@ use super::ahead::Reading;
 use super::planner::{Piece, Run};
 use super::{ExtentError, Reader};
 use crate::format::extent::Extent;
-use crate::io::ATTEMPTS_MAX;
+use crate::io::Attempts;
 use crate::local::Origin;
 
 /// Extents that are looked for on a local disk at once, for one call.
@@ -108,7 +108,8 @@ impl Reader {
             Some(here) => Ok(Some(here)),
             None => {
                 let _permit = self.0.permits.acquire().await;
-                self.read_range(run.address, run.length, 0).await
+                let mut attempts = self.0.medium.attempts();
+                self.read_range(run.address, run.length, &mut attempts).await
             }
         };
         let mut results = Vec::with_capacity(run.pieces.len());
@@ -131,7 +132,9 @@ impl Reader {
     /// Reads what may be asked for soon. Where it cannot be had, whoever asks for it reads it and is told why.
     async fn fetch_ahead(&self, reading: Reading) {
         let _permit = self.0.permits.acquire().await;
-        if let Ok(Some((_, buffer))) = self.read_range(reading.start, reading.length, 0).await {
+        let mut attempts = self.0.medium.attempts();
+        let read = self.read_range(reading.start, reading.length, &mut attempts);
+        if let Ok(Some((_, buffer))) = read.await {
             reading.arrived(buffer);
         }
     }
@@ -140,7 +143,9 @@ impl Reader {
     async fn fetch_apart(&self, extent: &Extent) -> Fetched {
         let read = {
             let _permit = self.0.permits.acquire().await;
-            self.read_range(extent.address, u64::from(extent.length), 0).await
+            let mut attempts = self.0.medium.attempts();
+            self.read_range(extent.address, u64::from(extent.length), &mut attempts)
+                .await
         };
         match judge(&read, extent) {
             Ok(buffer) => Ok(buffer),
@@ -150,12 +155,19 @@ impl Reader {
 
     /// Asks other copies, one after another, for an extent that was damaged or could not be read.
     async fn fetch_from_copies(&self, extent: &Extent, first: ExtentError) -> Fetched {
-        let mut kept = first;
-        // What lies outside the volume does so for every copy, and none is asked: the bound ends it.
-        for attempt in 1..ATTEMPTS_MAX {
+        // What lies outside the volume does so for every copy.
+        if self
+            .blocks_around(extent.address, u64::from(extent.length))
+            .is_err()
+        {
+            return Err(first);
+        }
+        let (mut kept, mut away) = (first, None);
+        let mut attempts = self.0.medium.further_attempts();
+        loop {
             let _permit = self.0.permits.acquire().await;
             match self
-                .read_range(extent.address, u64::from(extent.length), attempt)
+                .read_range(extent.address, u64::from(extent.length), &mut attempts)
                 .await
             {
                 Ok(None) => break,
@@ -163,10 +175,26 @@ impl Reader {
                     Ok(buffer) => return Ok(buffer),
                     Err(_) => kept = ExtentError::Damaged,
                 },
-                Err(_) => {}
+                Err(IoError::Media | IoError::Checksum) => {}
+                // One that has no such place, where another has, has not grown yet.
+                Err(IoError::OutOfRange) => away = Some(IoError::Unavailable),
+                Err(error) => away = Some(error),
             }
         }
-        Err(kept)
+        // Nobody is told to give up what one that did not answer may have.
+        match (kept, attempts.away().or(away)) {
+            (ExtentError::Damaged, Some(error)) => Err(ExtentError::Io(error)),
+            (kept, _) => Err(kept),
+        }
+    }
+
+    /// The whole blocks around a range: address and length.
+    fn blocks_around(&self, address: u64, length: u64) -> Result<(u64, u64), IoError> {
+        let (start, length) = self.0.medium.widen(address, length);
+        if start.saturating_add(length) > self.0.medium.capacity_bytes() {
+            return Err(IoError::OutOfRange);
+        }
+        Ok((start, length))
     }
 
     /// Reads the blocks around a range; gives where they start.
@@ -174,12 +202,9 @@ impl Reader {
         &self,
         address: u64,
         length: u64,
-        attempt: u32,
+        attempts: &mut Attempts<'_>,
     ) -> Result<Option<(u64, Buffer)>, IoError> {
-        let (start, length) = self.0.medium.widen(address, length);
-        if start.saturating_add(length) > self.0.medium.capacity_bytes() {
-            return Err(IoError::OutOfRange);
-        }
+        let (start, length) = self.blocks_around(address, length)?;
         let bytes = usize::try_from(length).map_err(|_| IoError::OutOfRange)?;
         let allocated = self.0.medium.pool().allocate(bytes).await;
         let buffer = allocated.map_err(|_| IoError::Exhausted)?;
@@ -189,7 +214,7 @@ impl Reader {
         if self.0.asked_early.get().is_some() {
             self.0.asked_early.set(Some(self.0.hold.is_held()));
         }
-        let read = self.0.medium.read_blocks(start, buffer, attempt).await?;
+        let read = attempts.read(start, buffer).await?;
         Ok(read.map(|buffer| (start, buffer)))
     }
 }

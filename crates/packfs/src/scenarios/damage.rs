@@ -6,18 +6,18 @@ use std::rc::Rc;
 
 use bdev::fence::TokenKeeper;
 use bdev::memory::MemoryDevice;
-use bdev::{BlockDevice, Channel, ChannelExt};
+use bdev::{BlockDevice, ChannelExt};
 use foundation::{BlockCount, Lba, Random};
 
 use super::model::{Model, change, read_back};
-use super::support::{DISK, VOLUME_BYTES, leases, medium, on_host, small, world, writer_options};
+use super::support::{DISK, Second, VOLUME_BYTES, leases, medium, on_host, small, world, writer_options};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::superblock::Superblock;
 use crate::fsck::{FsckOptions, fsck};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    CopySelector, InodeNumber, Kind, Medium, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer,
-    format, verify,
+    InodeNumber, Kind, Medium, ReadError, Reader, ReaderOptions, Target, VerifyOptions, Writer, format,
+    verify,
 };
 
 async fn fill(seed: u64) -> Model {
@@ -158,14 +158,6 @@ fn a_damaged_extent_costs_its_file_only() {
     .unwrap();
 }
 
-struct Other(Rc<dyn Channel>);
-
-impl CopySelector for Other {
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        (attempt == 1).then(|| self.0.clone())
-    }
-}
-
 #[test]
 fn another_copy_gives_the_right_bytes() {
     let (simulation, host) = world(3);
@@ -212,7 +204,7 @@ fn another_copy_gives_the_right_bytes() {
         )
         .await;
         assert!(read_back(&alone.unwrap()).await.is_err());
-        let medium = Medium::new(first.clone()).with_copies(Rc::new(Other(second.clone())));
+        let medium = Medium::new(first.clone()).with_copies(Rc::new(Second::new(second.clone())));
         let reader = Reader::open(medium.clone(), leases.clone(), &ReaderOptions::default())
             .await
             .unwrap();

@@ -5,22 +5,23 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use bdev::{Channel, IoError};
+use bdev::IoError;
 use reactor::sim::disk::DiskHandle;
 
 use super::files_test::options;
-use super::support::{DISK, Faults, NEW, NOW, ROOT, VOLUME_BYTES, leases, medium, on_host, small, world};
+use super::support::{
+    DISK, Faults, NEW, NOW, ROOT, Second, VOLUME_BYTES, leases, medium, on_host, small, superblock_of, world,
+};
 use super::walks::empty;
 use crate::files::{FileError, FileOptions, FileSystem, SetAttributes, errno};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::entry::Inode;
 use crate::format::key::entry_key;
-use crate::fsck::{FsckOptions, fsck};
+use crate::fsck::{FsckError, FsckOptions, fsck};
 use crate::lease::memory::LocalLeases;
 use crate::{
-    CopySelector, Existing, FormatOptions, ImportContent, ImportEntry, ImportOptions, ImportPiece,
-    ImportPieces, Importer, InodeNumber, Medium, OpenError, Reader, ReaderOptions, Target, VerifyOptions,
-    format, verify,
+    Existing, FormatOptions, ImportContent, ImportEntry, ImportOptions, ImportPiece, ImportPieces, Importer,
+    InodeNumber, Medium, OpenError, Reader, ReaderOptions, Target, VerifyOptions, format, verify,
 };
 
 /// Where content begins.
@@ -327,25 +328,13 @@ fn a_damaged_extent_is_not_given_up_for_content_that_covers_a_part_of_it() {
     .unwrap();
 }
 
-struct Second(Rc<dyn Channel>);
-
-impl CopySelector for Second {
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        (attempt == 1).then(|| self.0.clone())
-    }
-}
-
 #[test]
 fn damage_of_one_copy_is_none_while_another_is_out_of_reach() {
     let (simulation, host) = world(11);
     on_host(&simulation, host, || async {
         let (faults, others) = (Faults::default(), Faults::default());
-        let mut second = None;
-        others.on(&medium()).on(|inner| {
-            second = Some(inner.clone());
-            inner
-        });
-        let medium = faults.on(&medium()).with_copies(Rc::new(Second(second.unwrap())));
+        let second = Second::beside(&medium(), &others);
+        let medium = faults.on(&medium()).with_copies(Rc::new(second));
         format(medium.clone(), leases(), "a formatter", &small())
             .await
             .unwrap();
@@ -371,6 +360,129 @@ fn damage_of_one_copy_is_none_while_another_is_out_of_reach() {
             files.commit().await.unwrap();
             files.close().await.unwrap();
         }
+    })
+    .unwrap();
+}
+
+#[test]
+fn new_content_over_all_that_a_cut_leaves_of_a_damaged_extent_needs_nothing_of_it() {
+    let (simulation, host) = world(13);
+    on_host(&simulation, host, || async {
+        let faults = Faults::default();
+        let medium = faults.on(&medium());
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        let (file, old) = long_file(&medium).await;
+        let cut_to = |size| SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        // Extents end with stripe units of 16 KiB on the volume: where one begins in the file, and where it lies.
+        let begins = 13_192 + 85 * (16 << 10);
+        let lies = old.start + 8192 + begins - 5000;
+        let mut files = roomy(&medium).await;
+        for covers in [false, true] {
+            faults.add(lies..old.end, IoError::Media);
+            let cut = cut_to(begins + 4000);
+            files.set_attributes(file, &cut, NOW).await.unwrap();
+            let from = if covers { begins - 1000 } else { begins + 1000 };
+            let new = vec![4; 30_000];
+            files.write(file, from, &new, NOW).await.unwrap();
+            if !covers {
+                assert_eq!(number(files.sync(file).await), errno::EIO);
+                faults.clear();
+                assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == vec![9; LONG]);
+                continue;
+            }
+            files.sync(file).await.unwrap();
+            files.close().await.unwrap();
+            faults.clear();
+            files = opened(&medium).await;
+            let expected = [vec![9; from as usize], new].concat();
+            assert!(files.read(file, 0, LONG as u64 + 1).await.unwrap() == expected);
+        }
+        files.close().await.unwrap();
+        let with_content = VerifyOptions {
+            read_content: true,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&medium, leases(), &with_content).await.unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+    })
+    .unwrap();
+}
+
+#[test]
+fn wrong_bytes_are_no_damage_while_a_copy_is_passed_over() {
+    let (simulation, host) = world(12);
+    let disk = simulation.disk(host, Path::new(DISK));
+    let (file, place) = {
+        let file = on_host(&simulation, host, || async {
+            format(medium(), leases(), "a formatter", &small()).await.unwrap();
+            file_of(&medium(), b"file", &[9; 12_000]).await
+        });
+        (file.unwrap(), place_of(&disk, &[9; 12_000]))
+    };
+    disk.damage(place + 9000, &[1; 10]);
+    let mend = simulation.disk(host, Path::new(DISK));
+    on_host(&simulation, host, move || async move {
+        let second = Second::beside(&medium(), &Faults::default());
+        let medium = medium().with_copies(Rc::new(second.clone()));
+        second.passes_over(true);
+        let mut files = opened(&medium).await;
+        let told = files.read(file, 0, 10).await.unwrap_err().to_string();
+        assert!(!told.contains("damaged in every copy"), "{told}");
+        files.write(file, 5, b"new", NOW).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(number(files.sync(file).await), errno::EIO);
+        }
+        // The copy is there again, and has the right bytes: what was written is not lost.
+        mend.damage(place + 9000, &[9; 10]);
+        second.passes_over(false);
+        files.sync(file).await.unwrap();
+        assert_eq!(files.read(file, 4, 5).await.unwrap(), b"\x09new\x09");
+        assert_eq!(files.read(file, 9000, 10).await.unwrap(), [9; 10]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_repair_gives_up_no_page_that_a_copy_may_have_which_was_passed_over() {
+    let (simulation, host) = world(14);
+    let disk = simulation.disk(host, Path::new(DISK));
+    on_host(&simulation, host, || async {
+        format(medium(), leases(), "a formatter", &small()).await.unwrap();
+        file_of(&medium(), b"file", &[9; 12_000]).await;
+    })
+    .unwrap();
+    let page = superblock_of(&disk).root.address();
+    let whole = disk.read(page, 4096);
+    disk.damage(page + 200, &[0x77; 9]);
+    let before = disk.read(0, VOLUME_BYTES as usize);
+    let repair = async |medium: &Medium| {
+        let options = FsckOptions {
+            repair: true,
+            ..FsckOptions::default()
+        };
+        fsck(medium, leases(), &options, &mut |_| {}).await
+    };
+    on_host(&simulation, host, move || async move {
+        let second = Second::beside(&medium(), &Faults::default());
+        second.passes_over(true);
+        let medium = medium().with_copies(Rc::new(second));
+        let repaired = repair(&medium).await;
+        assert!(matches!(repaired, Err(FsckError::Unreadable(_))), "{repaired:?}");
+    })
+    .unwrap();
+    assert!(
+        disk.read(0, VOLUME_BYTES as usize) == before,
+        "nothing was written"
+    );
+    disk.damage(page, &whole);
+    on_host(&simulation, host, move || async move {
+        let report = repair(&medium()).await.unwrap();
+        assert!(report.is_clean() && !report.has_corrected(), "{report:?}");
     })
     .unwrap();
 }

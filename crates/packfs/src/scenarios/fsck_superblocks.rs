@@ -2,7 +2,7 @@
 //! given up; what one that was damaged led to is not opened any more after the first byte that may have been written over it; and its number is not
 //! used again, whoever commits in its place.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -10,13 +10,15 @@ use bdev::{Channel, Geometry, IoError, Operation, Request};
 use reactor::sim::disk::DiskHandle;
 
 use super::fsck::{BYTES, check, open};
-use super::support::{DISK, Faults, leases, on_host, sized_medium, small, superblock_of, world};
+use super::support::{
+    DISK, Faults, NOW, Second, leases, on_host, sized_medium, small, superblock_of, world, writer_options,
+};
 use crate::format::SUPERBLOCK_ADDRESSES;
 use crate::format::entry::{Inode, encode_place};
 use crate::format::key::{Key, entry_key};
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{
-    CopySelector, FsckError, FsckOptions, FsckReport, InodeNumber, Medium, Reader, ReaderOptions, Writer,
+    FsckError, FsckOptions, FsckReport, InodeNumber, Medium, OpenError, Reader, ReaderOptions, Writer,
     format, fsck,
 };
 
@@ -82,8 +84,9 @@ struct Scripted {
     reads: Cell<u64>,
     /// By the number of the read.
     fails: Box<dyn Fn(u64) -> bool>,
-    /// What is written after so many writes is refused.
+    /// What is written after so many writes is refused, with this error.
     writes: Cell<u64>,
+    refused: IoError,
 }
 
 impl Channel for Scripted {
@@ -101,7 +104,7 @@ impl Channel for Scripted {
                 }
             }
             Operation::Write { .. } => match self.writes.get() {
-                0 => return request.complete(Err(IoError::Unavailable)),
+                0 => return request.complete(Err(self.refused)),
                 left => self.writes.set(left - 1),
             },
             _ => {}
@@ -111,6 +114,14 @@ impl Channel for Scripted {
 }
 
 fn scripted(address: u64, writes: u64, fails: impl Fn(u64) -> bool + 'static) -> Medium {
+    scripted_with(address, (writes, IoError::Unavailable), fails)
+}
+
+fn scripted_with(
+    address: u64,
+    (writes, refused): (u64, IoError),
+    fails: impl Fn(u64) -> bool + 'static,
+) -> Medium {
     sized_medium(BYTES).on(|inner| {
         let (reads, writes, fails) = (Cell::new(0), Cell::new(writes), Box::new(fails));
         Rc::new(Scripted {
@@ -119,6 +130,7 @@ fn scripted(address: u64, writes: u64, fails: impl Fn(u64) -> bool + 'static) ->
             reads,
             fails,
             writes,
+            refused,
         })
     })
 }
@@ -208,14 +220,6 @@ fn a_second_superblock_that_is_damaged_is_no_missing_one() {
     assert_eq!(superblock_of(&disk).generation, 3);
 }
 
-struct Second(Rc<dyn Channel>);
-
-impl CopySelector for Second {
-    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        (attempt == 1).then(|| self.0.clone())
-    }
-}
-
 #[test]
 fn a_repair_waits_for_a_copy_that_may_have_the_superblock() {
     let (simulation, host) = world(4);
@@ -224,13 +228,8 @@ fn a_repair_waits_for_a_copy_that_may_have_the_superblock() {
     let (address, before) = (newest(&disk), disk.read(0, BYTES as usize));
     on_host(&simulation, host, move || async move {
         let (faults, others) = (Faults::default(), Faults::default());
-        let second = Rc::new(RefCell::new(None));
-        others.on(&sized_medium(BYTES)).on(|inner| {
-            *second.borrow_mut() = Some(inner.clone());
-            inner
-        });
-        let second = Rc::new(Second(second.take().unwrap()));
-        let medium = faults.on(&sized_medium(BYTES)).with_copies(second);
+        let second = Second::beside(&sized_medium(BYTES), &others);
+        let medium = faults.on(&sized_medium(BYTES)).with_copies(Rc::new(second));
         let block = address..address + SUPERBLOCK_BYTES as u64;
         let away = IoError::Unavailable;
         for (first, other) in [(away, IoError::Media), (IoError::Media, away)] {
@@ -248,6 +247,80 @@ fn a_repair_waits_for_a_copy_that_may_have_the_superblock() {
     })
     .unwrap();
     assert!(disk.read(0, BYTES as usize) == before, "nothing was written");
+}
+
+#[test]
+fn nobody_gives_up_a_superblock_that_a_copy_may_have_which_was_passed_over() {
+    let (simulation, host) = world(7);
+    on_host(&simulation, host, || two_commits(true)).unwrap();
+    let disk = simulation.disk(host, Path::new(DISK));
+    let address = newest(&disk);
+    let whole = disk.read(address, SUPERBLOCK_BYTES);
+    disk.damage(address + 130, &[0x77; 9]);
+    let before = disk.read(0, BYTES as usize);
+    on_host(&simulation, host, move || async move {
+        // Both copies that answer give wrong bytes.
+        let second = Second::beside(&sized_medium(BYTES), &Faults::default());
+        second.passes_over(true);
+        let medium = sized_medium(BYTES).with_copies(Rc::new(second));
+        let error = repair(&medium).await.unwrap_err();
+        assert!(
+            matches!(error, FsckError::Away(IoError::Unavailable)),
+            "{error:?}"
+        );
+        let refused = Writer::open(medium, leases(), &writer_options()).await.err();
+        assert!(
+            matches!(refused, Some(OpenError::Io(IoError::Unavailable))),
+            "{refused:?}"
+        );
+    })
+    .unwrap();
+    assert!(disk.read(0, BYTES as usize) == before, "nothing was written");
+    // The copy is there again, and has it.
+    disk.damage(address, &whole);
+    on_host(&simulation, host, || async {
+        let medium = sized_medium(BYTES);
+        let second = Second::beside(&medium, &Faults::default());
+        commit(&medium.with_copies(Rc::new(second)), "another").await;
+        assert!(has("newest").await && has("another").await);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_writer_that_cannot_open_has_written_no_superblock_anew() {
+    let (simulation, host) = world(8);
+    on_host(&simulation, host, || async {
+        two_commits(true).await;
+        let mut writer = open(&sized_medium(BYTES)).await;
+        writer.create_snapshot(b"kept", NOW).await.unwrap();
+        writer.commit().await.unwrap();
+        writer.close().await.unwrap();
+        commit(&sized_medium(BYTES), "after it").await;
+    })
+    .unwrap();
+    let disk = simulation.disk(host, Path::new(DISK));
+    let address = newest(&disk);
+    disk.damage(address + 130, &[0x77; 9]);
+    let before = disk.read(0, BYTES as usize);
+    let root = superblock_of(&disk).root.address();
+    on_host(&simulation, host, move || async move {
+        let faults = Faults::default();
+        faults.add(root..root + 4096, IoError::Unavailable);
+        let medium = faults.on(&sized_medium(BYTES));
+        let refused = Writer::open(medium, leases(), &writer_options()).await;
+        assert!(refused.is_err());
+    })
+    .unwrap();
+    assert!(disk.read(0, BYTES as usize) == before, "nothing was written");
+    on_host(&simulation, host, || async {
+        commit(&sized_medium(BYTES), "another").await;
+    })
+    .unwrap();
+    assert_ne!(
+        disk.read(address, SUPERBLOCK_BYTES),
+        before[address as usize..][..SUPERBLOCK_BYTES]
+    );
 }
 
 #[test]
@@ -286,7 +359,22 @@ fn what_a_repair_is_refused_for_it_is_before_it_writes_a_superblock_anew() {
     })
     .unwrap();
     assert!(disk.read(address, SUPERBLOCK_BYTES) == before);
-    // What fails later says what was done.
+    // What fails later says what was done, and also why where another writer took over.
+    for (writes, refused, why) in [
+        (0, IoError::Fenced, "the lease has ended"),
+        (1, IoError::Fenced, "the lease has ended"),
+        (1, IoError::Unavailable, "cannot serve"),
+    ] {
+        on_host(&simulation, host, move || async move {
+            let medium = scripted_with(address, (writes, refused), |_| false);
+            let error = repair(&medium).await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("superblock was written anew"), "{text}");
+            assert!(text.contains("not committed") && text.contains(why), "{text}");
+        })
+        .unwrap();
+        disk.damage(address, &before);
+    }
     on_host(&simulation, host, move || async move {
         let error = repair(&scripted(address, 1, |_| false)).await.unwrap_err();
         let text = error.to_string();

@@ -23,7 +23,10 @@ use crate::format::superblock::Superblock;
 use crate::format::{PagePointer, SUPERBLOCK_ADDRESSES};
 use crate::lease::memory::{LocalLeases, READER_TERM, WRITER_TERM};
 use crate::lease::{LeaseError, LeaseFuture, LeaseSource, ReaderLease, WriterLease, usable};
-use crate::{FormatOptions, InodeNumber, Medium, Parameters, ReaderFloor, Timestamp, WriterOptions};
+use crate::{
+    CopyRound, CopySelector, FormatOptions, InodeNumber, Medium, Parameters, ReaderFloor, Timestamp,
+    WriterOptions,
+};
 
 pub(super) const VOLUME_BYTES: u64 = 8 << 20;
 pub(super) const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -211,6 +214,53 @@ impl Channel for FaultyChannel {
         }
         drop(faults);
         self.inner.submit(request);
+    }
+}
+
+/// A second copy behind a channel, which is asked after the first, and whether it answers for all there are.
+#[derive(Clone)]
+pub(super) struct Second {
+    channel: Rc<dyn Channel>,
+    has_heard_all: Rc<Cell<bool>>,
+}
+
+impl Second {
+    pub(super) fn new(channel: Rc<dyn Channel>) -> Self {
+        Self {
+            channel,
+            has_heard_all: Rc::new(Cell::new(true)),
+        }
+    }
+
+    /// The volume that `medium` is, with a second copy of it that is the same but for faults of its own.
+    pub(super) fn beside(medium: &Medium, faults: &Faults) -> Self {
+        let mut channel = None;
+        faults.on(medium).on(|inner| {
+            channel = Some(inner.clone());
+            inner
+        });
+        Self::new(channel.expect("a layer is put over the channel"))
+    }
+
+    /// From now on a copy that cannot answer is passed over, or none is.
+    pub(super) fn passes_over(&self, passes: bool) {
+        self.has_heard_all.set(!passes);
+    }
+}
+
+impl CopySelector for Second {
+    fn begin(&self) -> Box<dyn CopyRound> {
+        Box::new(self.clone())
+    }
+}
+
+impl CopyRound for Second {
+    fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
+        (attempt == 1).then(|| self.channel.clone())
+    }
+
+    fn has_heard_all(&self) -> bool {
+        self.has_heard_all.get()
     }
 }
 

@@ -10,7 +10,6 @@ use crate::error::{ReadError, WriteError, is_of_now};
 use crate::format::PAGE_BYTES_U64;
 use crate::format::entry::{Inode, Layout};
 use crate::format::extent::Extent;
-use crate::io::ATTEMPTS_MAX;
 use crate::name::Shown;
 
 impl Writer {
@@ -47,7 +46,7 @@ impl Writer {
     }
 
     /// An extent's bytes, verified. They are damaged only if every copy that was asked was there to say so: one that was not may have them
-    /// right. (A client of a cluster's volume passes over copies that cannot answer, and sees only that one gave wrong bytes.)
+    /// right.
     pub(crate) async fn read_extent(&self, inode: &Inode, extent: &Extent) -> Result<Vec<u8>, WriteError> {
         let length = u64::from(extent.length);
         let waiting = self.packer.find(extent.address, length);
@@ -62,9 +61,10 @@ impl Writer {
             return Err(ReadError::Io { path, block, source }.into());
         }
         let (mut failure, mut away, mut has_place) = (None, None, false);
-        for attempt in 0..ATTEMPTS_MAX {
+        let mut attempts = self.medium.attempts();
+        loop {
             let buffer = self.medium.pool().allocate(wide as usize).await?;
-            match self.medium.read_blocks(start, buffer, attempt).await {
+            match attempts.read(start, buffer).await {
                 Ok(None) => break,
                 Ok(Some(buffer)) => {
                     let from = (extent.address - start) as usize;
@@ -83,6 +83,7 @@ impl Writer {
                 }
             }
         }
+        let away = away.or_else(|| attempts.away());
         let path = path();
         // A copy that has no such place, where another one has, has not grown yet.
         let away = away.map(|error| match error {

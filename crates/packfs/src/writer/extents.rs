@@ -118,16 +118,23 @@ impl Writer {
         self.put_placed(inode.number, &placed).await
     }
 
-    /// Ends an inode's content at `size` bytes, which it has at least. The caller writes the inode.
-    pub(crate) async fn cut_content(&mut self, inode: &mut Inode, size: u64) -> Result<(), WriteError> {
+    /// Ends an inode's content at `size` bytes, which it has at least. What remains of an extent that is cut and cannot be read is taken from
+    /// `new`, if that has all of it; gives the range that was. The caller writes the inode, which is as it was after a failure to read.
+    pub(crate) async fn cut_content(
+        &mut self,
+        inode: &mut Inode,
+        size: u64,
+        new: impl Fn(&Range<u64>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Range<u64>>, WriteError> {
         if size >= inode.size {
-            return Ok(());
+            return Ok(None);
         }
         if let Layout::Inline(bytes) = &mut inode.layout {
             bytes.truncate(size as usize);
             self.set_size(inode, size);
-            return Ok(());
+            return Ok(None);
         }
+        let mut taken = None;
         self.check_room_for(true, 0)?;
         let Window { placed, keys } = self.window(inode, &(size..inode.size)).await?;
         let (mut kept, mut dropped) = (Vec::new(), Vec::new());
@@ -138,16 +145,33 @@ impl Writer {
             } else if start >= size {
                 dropped.push(extent);
             } else {
-                let bytes = self.read_extent(inode, &extent).await?;
-                let (head, tail) = split(&extent, &bytes, (size - start) as usize);
-                kept.push((start, head));
-                dropped.push(tail);
+                match (self.read_extent(inode, &extent).await, new(&(start..size))) {
+                    (Ok(bytes), _) => {
+                        let (head, tail) = split(&extent, &bytes, (size - start) as usize);
+                        kept.push((start, head));
+                        dropped.push(tail);
+                    }
+                    // Nothing of it remains.
+                    (Err(WriteError::Read(_)), Some(bytes)) => {
+                        dropped.push(extent);
+                        taken = Some((start, bytes));
+                    }
+                    (Err(error), _) => return Err(error),
+                }
             }
         }
         self.check_shared(&dropped).await?;
+        if let Some((start, bytes)) = &taken {
+            let mut at = *start;
+            for extent in self.pack(bytes).await? {
+                kept.push((at, extent));
+                at += u64::from(extent.length);
+            }
+        }
         self.set_size(inode, size);
         self.put_window(inode, keys, kept).await?;
-        self.give_back(&dropped).await
+        self.give_back(&dropped).await?;
+        Ok(taken.map(|(start, _)| start..size))
     }
 
     /// Makes a hole of a range, which lies inside the content. Content that stands beside the inode gets zeros. The caller

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bdev::{Channel, Data, IoError, Leave, Operation, Request};
 use foundation::{BlockCount, Epoch, Instant, Lba};
 use reactor::sync::{Notify, OneshotSender};
-use reactor::{BufferMut, spawn, time};
+use reactor::{spawn, time};
 use slab::Slab;
 
 use crate::identity::{ChunkIndex, NodeId, TraceId, VolumeNumber, WriterToken};
@@ -24,6 +24,7 @@ use super::group::Group;
 use super::job::{Job, Owner, Terms};
 use super::peers::{Answer, AnswerSink, PeerStatus, Peers, Place, Reply};
 use super::retry::{self, Ended};
+use super::round::{Round, Rounds, Turn};
 use super::silence::Silences;
 use super::source::{MapSource, Sessions, VolumeMap};
 use super::unflushed::Unflushed;
@@ -78,6 +79,7 @@ pub(super) struct Core {
     view: RefCell<View>,
     pub(super) attempts: RefCell<Slab<Attempt>>,
     pub(super) silences: RefCell<Silences>,
+    pub(super) rounds: Rounds,
     generation: Cell<u32>,
     /// Attempts at what changes the volume that may have been done, and were made again.
     pub(super) repeats: Cell<u64>,
@@ -109,6 +111,7 @@ impl VolumeChannel {
             view: RefCell::new(view),
             attempts: RefCell::default(),
             silences: RefCell::default(),
+            rounds: Rounds::default(),
             generation: Cell::new(0),
             repeats: Cell::new(0),
             watching: Cell::new(false),
@@ -136,26 +139,9 @@ impl VolumeChannel {
         self.core.repeats.get()
     }
 
-    /// Reads as [`bdev::ChannelExt::read`] does, for a reader whose checksum did not match: attempt 0 reads from
-    /// any copy, and each attempt from 1 to [`VolumeChannel::copies`] from another copy first, so that all
-    /// have been asked after the last. A copy that cannot answer is passed over.
-    pub async fn read_avoiding(
-        &self,
-        lba: Lba,
-        buffer: BufferMut,
-        attempt: u32,
-    ) -> (Result<(), IoError>, BufferMut) {
-        let blocks = match self.geometry().blocks_in(buffer.len()) {
-            Ok(blocks) => blocks,
-            Err(error) => return (Err(error), buffer),
-        };
-        let (request, pending) = bdev::request(Operation::Read, lba, blocks, Data::Into(buffer));
-        self.core.submit(request, attempt.checked_sub(1), no_leaves());
-        let completion = pending.await;
-        match completion.data {
-            Data::Into(buffer) => (completion.status, buffer),
-            _ => (completion.status.and(Err(IoError::Aborted)), BufferMut::empty()),
-        }
+    /// Begins to ask the copies of what is read again one after the other, for a reader whose checksum did not match. Does not block.
+    pub fn round(&self) -> Round {
+        Round::new(self.core.clone())
     }
 }
 
@@ -193,7 +179,7 @@ pub(super) fn needs_to_write(operation: NativeOperation) -> bool {
 }
 
 /// What goes under no claim.
-fn no_leaves() -> Leaves {
+pub(super) fn no_leaves() -> Leaves {
     Rc::from([])
 }
 
@@ -317,16 +303,16 @@ impl Core {
         self.view().map.geometry.all_chunks()
     }
 
-    pub(super) fn submit(self: &Rc<Self>, request: Request, copy: Option<u32>, leaves: Leaves) {
+    pub(super) fn submit(self: &Rc<Self>, request: Request, turn: Option<Turn>, leaves: Leaves) {
         let deadline = time::now() + self.options.time_limit;
-        self.submit_until(request, copy, leaves, deadline);
+        self.submit_until(request, turn, leaves, deadline);
     }
 
     /// As [`Core::submit`], to be ended at a time that is known already.
     pub(super) fn submit_until(
         self: &Rc<Self>,
         request: Request,
-        copy: Option<u32>,
+        turn: Option<Turn>,
         leaves: Leaves,
         deadline: Instant,
     ) {
@@ -344,7 +330,7 @@ impl Core {
             writer_token: WriterToken(request.fence.map_or(0, |fence| fence.writer_token)),
             trace: TraceId(request.trace.0),
             deadline,
-            copy,
+            turn,
             claim: None,
         };
         if self.claims.is_some() && operation.changes() && leaves.is_empty() {
@@ -444,6 +430,9 @@ impl Core {
 
     /// Makes a piece's first attempt.
     pub(super) fn start(self: &Rc<Self>, job: Job, data: Data) {
+        if let Some(turn) = job.terms.turn {
+            self.rounds.touch(turn, job.place.chunk);
+        }
         let Some(route) = self.route(&job, &[]) else {
             return drop(spawn(retry::finish(self.clone(), job, data, None)));
         };
@@ -466,10 +455,17 @@ impl Core {
         }
         let wanted = job
             .terms
-            .copy
-            .and_then(|copy| view.chunks.copy_route(job.place.chunk, copy))
+            .turn
+            .and_then(|turn| view.chunks.copy_route(job.place.chunk, turn.copy))
             .filter(|route| !avoid.contains(&route.node));
         wanted.or_else(|| view.chunks.read_route_avoiding(job.place.chunk, avoid))
+    }
+
+    /// The nodes that have copies of a chunk in sync; none if its configuration is not known.
+    pub(super) fn members(&self, chunk: ChunkIndex) -> Vec<NodeId> {
+        let view = self.view();
+        let members = view.chunks.config(chunk).map(|config| &config.members);
+        members.into_iter().flatten().map(|member| member.node).collect()
     }
 
     /// The epoch known of a chunk; 0 for none.
@@ -634,6 +630,9 @@ impl AnswerSink for Core {
         let core = self.this.upgrade().expect("the reply holds the core");
         match attempt.waiting {
             Waiting::First(job) if answer.status == PeerStatus::Answered(Status::Done) => {
+                if let Some(turn) = job.terms.turn {
+                    self.rounds.hear(turn, attempt.chunk, attempt.route.node);
+                }
                 job.finish(&core, Ok(()), answer.data);
             }
             Waiting::First(job) => {

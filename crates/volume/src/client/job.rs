@@ -12,6 +12,7 @@ use crate::message::codec::{NativeCommand, NativeFields, NativeOperation};
 use super::channel::Core;
 use super::group::Group;
 use super::peers::Place;
+use super::round::Turn;
 
 /// What all pieces of a request have in common.
 #[derive(Clone, Copy)]
@@ -20,8 +21,8 @@ pub(super) struct Terms {
     pub(super) writer_token: WriterToken,
     pub(super) trace: TraceId,
     pub(super) deadline: Instant,
-    /// Read from this copy first, counted in the order of the configuration; none leaves the choice.
-    pub(super) copy: Option<u32>,
+    /// Of a read, the copy that is asked first; none leaves the choice.
+    pub(super) turn: Option<Turn>,
     /// Of a portal's write, the claim on its chunk.
     pub(super) claim: Option<u64>,
 }

@@ -76,6 +76,15 @@ fn after_read(status: PeerStatus) -> Next {
     }
 }
 
+/// Whether a read's end says what stands on the node's medium: bytes, or that it has them no more.
+fn is_of_the_medium(status: PeerStatus) -> bool {
+    matches!(
+        status,
+        PeerStatus::Answered(Status::Done | Status::DeviceFailed)
+            | PeerStatus::Failed(IoError::Media | IoError::Checksum)
+    )
+}
+
 /// Of a write and of a flush, which may always be repeated.
 fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
     let again = Next::Again { refresh: true };
@@ -137,6 +146,8 @@ struct Attempts {
     made: u32,
     /// Times that a newer token stood against it.
     refused: u32,
+    /// Of a read from one copy, whether the configuration was looked up anew because that knew another one.
+    renewed: bool,
 }
 
 /// Brings a piece to its end. `ended` is its first attempt; none if there was no map to make one by.
@@ -147,6 +158,7 @@ pub(super) async fn finish(core: Rc<Core>, mut job: Job, mut data: Data, mut end
         pause: core.options.pause_min,
         made: 1,
         refused: 0,
+        renewed: false,
     };
     loop {
         match attempts.settle(&core, &mut job, ended.take()).await {
@@ -241,6 +253,18 @@ impl Attempts {
             && job.terms.operation.changes()
         {
             core.repeats.set(core.repeats.get() + 1);
+        }
+        if let Some(turn) = job.terms.turn {
+            if is_of_the_medium(ended.status) {
+                core.rounds.hear(turn, job.place.chunk, ended.node);
+            }
+            // Any other copy has the newer configuration, too, and this one is to be heard.
+            if let PeerStatus::Answered(Status::StaleEpoch(_)) = ended.status
+                && !std::mem::replace(&mut self.renewed, true)
+            {
+                self.pause(core, job, ended.epoch, true).await;
+                return None;
+            }
         }
         match next {
             // A node of the release before does not know the command, and has done nothing.
