@@ -323,6 +323,15 @@ impl Disks {
             entry.out_of_service = (!has_begun).then_some(before);
             self.is_unsaved = true;
         }
+        // Names that changed may have given the mark to another disk: this life does without the one that is wished.
+        for entry in self
+            .file
+            .disk
+            .iter()
+            .filter(|entry| entry.out_of_service.is_some())
+        {
+            self.trying.remove(&entry.uuid());
+        }
         self.tried.append(&mut self.trying);
     }
 

@@ -283,6 +283,29 @@ async fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
     assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(8)));
 }
 
+#[tokio::test]
+async fn a_wish_is_not_tried_for_by_a_life_that_has_another_disk_at_the_path() {
+    let (_directory, configured, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+    // The second is gone, and the first has its name.
+    disks.await_missing(&configured, Duration::ZERO).await.unwrap();
+    assert!(disks.is_out(&a));
+    disks.new_life(&[disk(&b, 1)], false).unwrap();
+    let shown = disks
+        .reports()
+        .into_iter()
+        .map(|report| (report.uuid[15], report.state(), report.tried_restore));
+    assert_eq!(
+        shown.collect::<Vec<_>>(),
+        [
+            (1, v1::DiskState::Ok, Some(0)),
+            (2, v1::DiskState::OutOfService, Some(0))
+        ]
+    );
+}
+
 #[test]
 fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_service() {
     let (directory, configured, [a, b], mut disks) = with_two_disks();
