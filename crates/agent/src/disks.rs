@@ -335,6 +335,41 @@ impl Disks {
         self.tried.append(&mut self.trying);
     }
 
+    /// Where the disks are that the next life is to have though they are out of service; none if it has no others, since a node that would
+    /// be left without any says what is wrong with these.
+    fn put_back_beside_others(&self) -> Vec<String> {
+        let is_other = |path: &String| {
+            let entry = self.entry(path);
+            entry.is_none_or(|entry| entry.out_of_service.is_none())
+        };
+        if !self.configured.iter().any(is_other) {
+            return Vec::new();
+        }
+        let entries = self.file.disk.iter().filter(|entry| !self.is_gone(entry));
+        let marked = entries.filter(|entry| entry.put_back().is_some());
+        marked.map(|entry| entry.path.clone()).collect()
+    }
+
+    /// The target did not start. If disks were put back for it, the next is tried without them: nobody knows that they are the reason, but
+    /// the others served before, and wait. True if there are any.
+    pub(crate) fn give_up_putting_back(&mut self, why: &str) -> bool {
+        let marked = self.put_back_beside_others();
+        if marked.is_empty() {
+            return false;
+        }
+        for entry in self.file.disk.iter().filter(|entry| marked.contains(&entry.path)) {
+            // The wish has had its attempt: repeated, it would end the target again and again.
+            if let Some((uuid, wish)) = self.trying.remove_entry(&entry.uuid()) {
+                self.tried.insert(uuid, wish);
+            }
+        }
+        let why = format!("the target did not start with it ({why}), when it was put back");
+        let out: Vec<_> = marked.into_iter().map(|path| (path, why.clone())).collect();
+        self.put_out(&out);
+        self.save_or_warn();
+        true
+    }
+
     /// The target says how its disks are. Those that are put out of service now are so durably, or as soon as that can be.
     pub(crate) fn note(&mut self, health: &[DiskHealth]) -> Decision {
         let mut decision = self.troubles.note(Instant::now(), health);

@@ -307,6 +307,40 @@ async fn a_wish_is_not_tried_for_by_a_life_that_has_another_disk_at_the_path() {
 }
 
 #[test]
+fn a_disk_with_which_the_target_does_not_start_is_out_again_and_the_wish_has_been_tried_for() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    assert!(!disks.give_up_putting_back("it ended"), "none is put back");
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    let second = [2u128.to_be_bytes().to_vec()];
+    assert!(disks.restore(&second, &[7]));
+    // As where there is no room: it holds all the same, and is saved later.
+    let blocked = directory.path().join("disks.toml.new");
+    std::fs::create_dir(&blocked).unwrap();
+    assert!(disks.give_up_putting_back("it ended"));
+    assert!(!disks.give_up_putting_back("it ended"), "once is enough");
+    assert_eq!(disks.in_service(&configured).len(), 1);
+    std::fs::remove_dir(blocked).unwrap();
+    disks.save_again();
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    let report = disks.reports().remove(1);
+    assert_eq!(
+        (report.state(), report.tried_restore, &report.why[..]),
+        (
+            v1::DiskState::OutOfService,
+            Some(7),
+            "the target did not start with it (it ended), when it was put back"
+        )
+    );
+    assert!(Disks::load(directory.path(), &configured).unwrap().is_out(&b));
+    // The only one that is left is not given up: the target says what is wrong with it.
+    disks.note(&[left_out(&a)]);
+    assert!(disks.restore(&second, &[8]));
+    assert!(!disks.give_up_putting_back("it ended"));
+    assert_eq!(disks.in_service(&configured).len(), 1);
+}
+
+#[test]
 fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_service() {
     let (directory, configured, [a, b], mut disks) = with_two_disks();
     disks.note(&[left_out(&b)]);
