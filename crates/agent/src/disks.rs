@@ -441,26 +441,35 @@ impl Disks {
     }
 
     /// The disks in service that this node has had and that are not there, as long as at least as many others are: a machine on which most are
-    /// missing is not ready. One that the node never had is not missing: the target makes it, or says that it is most likely a mistake
-    /// in its name.
+    /// missing is not ready. That one is missing that is being put back says nothing of that. One that the node never had is not missing: the target makes it,
+    /// or says that it is most likely a mistake in its name.
     fn missing(&self, configured: &[Disk]) -> Vec<PathBuf> {
         let had = |disk: &Disk| self.entry(&disk.path.display().to_string()).is_some();
         let known = self.in_service(configured).into_iter().filter(had);
         let (there, missing): (Vec<Disk>, Vec<Disk>) = known.partition(|disk| is_there(&disk.path));
-        if there.len() < missing.len() {
-            let missing: Vec<&PathBuf> = missing.iter().map(|disk| &disk.path).collect();
+        let missing: Vec<PathBuf> = missing.into_iter().map(|disk| disk.path).collect();
+        let (put_back, held) = self.by_putting_back(&missing);
+        if there.len() < held.len() {
             tracing::warn!(
-                ?missing,
+                missing = ?held,
                 "most disks of this node are not there: mount their file systems or plug them in; for a new disk in the place of one, \
                  make its file first (\"truncate -s SIZE PATH\")"
             );
-            return Vec::new();
+            return put_back;
         }
-        missing.into_iter().map(|disk| disk.path).collect()
+        missing
+    }
+
+    /// Those of these paths at which are disks that are being put back, and the others.
+    fn by_putting_back(&self, paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let marked = self.put_back_beside_others();
+        let is_marked = |path: &PathBuf| marked.contains(&path.display().to_string());
+        paths.iter().cloned().partition(is_marked)
     }
 
     /// Waits for disks that are not there, since after a machine's start some come later than others. Those that stay away are put out
-    /// of service: the others are not held up by them.
+    /// of service: the others are not held up by them. Not at all by one that is being put back, which did not serve a moment ago: the
+    /// masters repeat that wish, and it is heard once the disk is there.
     pub(crate) async fn await_missing(
         &mut self,
         configured: &[Disk],
@@ -473,21 +482,32 @@ impl Disks {
             if missing.is_empty() {
                 return Ok(());
             }
-            if waited >= limit {
-                let out = missing.iter().map(|path| {
-                    let what = match absence(path) {
-                        Some(errno) if errno != Errno::NOENT => {
-                            format!("could not be opened for writing ({errno})")
-                        }
-                        _ => "was not there".to_owned(),
+            let is_over = waited >= limit;
+            let (put_back, _) = self.by_putting_back(&missing);
+            if is_over || !put_back.is_empty() {
+                let what = |path: &PathBuf| match absence(path) {
+                    Some(errno) if errno != Errno::NOENT => {
+                        format!("could not be opened for writing ({errno})")
+                    }
+                    _ => "was not there".to_owned(),
+                };
+                let seconds = waited.as_secs();
+                let out = missing.iter().filter_map(|path| {
+                    let when = match (put_back.contains(path), is_over) {
+                        (true, _) => "it was put back".to_owned(),
+                        (false, true) => format!("the node started, for {seconds} s"),
+                        (false, false) => return None,
                     };
-                    let seconds = waited.as_secs();
-                    let why = format!("it {what} when the node started, for {seconds} s{WAS_MISSING}");
-                    (path.display().to_string(), why)
+                    let why = format!("it {} when {when}{WAS_MISSING}", what(path));
+                    Some((path.display().to_string(), why))
                 });
                 let out: Vec<_> = out.collect();
                 self.put_out(&out);
-                return self.save();
+                self.save()?;
+                if is_over {
+                    return Ok(());
+                }
+                continue;
             }
             if waited < MISSING_POLL {
                 tracing::warn!(

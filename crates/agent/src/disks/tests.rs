@@ -340,6 +340,49 @@ fn a_disk_with_which_the_target_does_not_start_is_out_again_and_the_wish_has_bee
     assert_eq!(disks.in_service(&configured).len(), 1);
 }
 
+#[tokio::test]
+async fn a_disk_that_is_put_back_and_is_not_there_holds_up_nobody() {
+    let (directory, configured, [a, b], _) = with_two_disks();
+    let c = directory.path().join("c");
+    let mut configured = configured.to_vec();
+    configured.push(Disk {
+        path: c.clone(),
+        size: None,
+    });
+    let second = [2u128.to_be_bytes().to_vec()];
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    let found = [disk(&a, 1), disk(&b, 2), disk(&c.display().to_string(), 3)];
+    disks.new_life(&found, false).unwrap();
+    for path in [&a, &b] {
+        std::fs::write(path, "").unwrap();
+    }
+    std::fs::write(&c, "").unwrap();
+    disks.note(&[left_out(&b)]);
+    assert!(disks.restore(&second, &[7]));
+    std::fs::remove_file(&b).unwrap();
+    let waits = disks.await_missing(&configured, Duration::from_secs(3600));
+    tokio::time::timeout(Duration::from_secs(5), waits)
+        .await
+        .expect("nobody waits for it")
+        .unwrap();
+    assert!(disks.is_out(&b) && !disks.is_out(&a));
+    let why = disks.reports().remove(1).why;
+    assert!(why.starts_with("it was not there when it was put back"), "{why}");
+    // Nor do two of three that are missing make a machine that is not ready, if one of them served nothing.
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&second, &[7]));
+    for path in [&a, &b] {
+        std::fs::remove_file(path).unwrap();
+    }
+    disks.await_missing(&configured, Duration::ZERO).await.unwrap();
+    let left: Vec<PathBuf> = disks
+        .in_service(&configured)
+        .into_iter()
+        .map(|disk| disk.path)
+        .collect();
+    assert_eq!(left, [c]);
+}
+
 #[test]
 fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_service() {
     let (directory, configured, [a, b], mut disks) = with_two_disks();
