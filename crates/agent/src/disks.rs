@@ -350,6 +350,32 @@ impl Disks {
         marked.map(|entry| entry.path.clone()).collect()
     }
 
+    /// Whether the next life can do without this disk, since it is only being put back.
+    pub(crate) fn can_leave(&self, path: &Path) -> bool {
+        self.put_back_beside_others()
+            .contains(&path.display().to_string())
+    }
+
+    /// This disk, which was to be put back, is in use: it is out of service as before, and nothing was tried for the wish. The masters repeat
+    /// it, and it is heard once the disk is free.
+    pub(crate) fn leave(&mut self, path: &Path) {
+        let path = path.display().to_string();
+        let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == path) else {
+            return;
+        };
+        let Some(before) = entry.put_back().map(str::to_owned) else {
+            return;
+        };
+        tracing::warn!(
+            path,
+            why = before,
+            "a disk that was to be put back is out of service still: it is in use, and the others are not to wait for it"
+        );
+        self.trying.remove(&entry.uuid());
+        entry.out_of_service = Some(before);
+        self.save_or_warn();
+    }
+
     /// The target did not start. If disks were put back for it, the next is tried without them: nobody knows that they are the reason, but
     /// the others served before, and wait. True if there are any.
     pub(crate) fn give_up_putting_back(&mut self, why: &str) -> bool {

@@ -334,6 +334,7 @@ impl Supervisor<'_> {
             let step = policy::next(Seen {
                 process: process.is_some(),
                 disk: disk.is_some(),
+                can_do_without: disk.is_some_and(|path| self.disks.can_leave(path)),
                 since: began.elapsed(),
                 answer_limit: self.answer_limit(),
                 is_first,
@@ -350,6 +351,7 @@ impl Supervisor<'_> {
                     );
                     self.end().await?;
                 }
+                (Step::LeaveDisk, Some(path)) => self.disks.leave(path),
                 (Step::RefuseDisk, Some(path)) => {
                     let path = path.to_owned();
                     return Err(AgentError::DiskInUse { path });

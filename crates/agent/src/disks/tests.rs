@@ -384,6 +384,31 @@ async fn a_disk_that_is_put_back_and_is_not_there_holds_up_nobody() {
 }
 
 #[test]
+fn a_disk_that_is_put_back_and_is_in_use_is_left_out_as_before_and_nothing_was_tried() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    let second = [2u128.to_be_bytes().to_vec()];
+    let path = Path::new(&b);
+    assert!(!disks.can_leave(path));
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&second, &[7]));
+    assert!(disks.can_leave(path) && !disks.can_leave(Path::new(&a)));
+    disks.leave(path);
+    assert!(!disks.can_leave(path));
+    assert!(Disks::load(directory.path(), &configured).unwrap().is_out(&b));
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    let report = disks.reports().remove(1);
+    assert_eq!(
+        (report.state(), report.tried_restore, &report.why[..]),
+        (v1::DiskState::OutOfService, Some(0), "it stands")
+    );
+    // The last one is not left: the node waits for it, or refuses to start.
+    disks.note(&[left_out(&a)]);
+    assert!(disks.restore(&second, &[7]));
+    assert!(!disks.can_leave(path));
+}
+
+#[test]
 fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_service() {
     let (directory, configured, [a, b], mut disks) = with_two_disks();
     disks.note(&[left_out(&b)]);
