@@ -34,13 +34,24 @@ struct Entry {
     since_unix_ms: u64,
 }
 
-/// Of a disk in service that an adopted target was started without.
-const ADOPTED_WITHOUT: &str = "the target that runs was started without it, and this engine has adopted that";
 /// How the reason ends of a disk that is out of service since nothing was at its path, as long as no life has begun since: it may have another one.
 /// In the reason, since the release before refuses a file with fields that it does not know.
 const WAS_MISSING: &str = ", and no target has started since";
+/// The same of a disk that is put back in service, until a life has begun that may use it. The release before takes it for one that is out of
+/// service, which the masters' repetition puts back.
+const PUT_BACK: &str = ", and it is put back in service with the next start of the target";
 
 impl Entry {
+    /// The reason for which it was out of service, if it is being put back.
+    fn put_back(&self) -> Option<&str> {
+        self.out_of_service.as_deref()?.strip_suffix(PUT_BACK)
+    }
+
+    /// The next life does without it.
+    fn is_out(&self) -> bool {
+        self.out_of_service.is_some() && self.put_back().is_none()
+    }
+
     fn was_missing(&self) -> bool {
         let why = self.out_of_service.as_deref();
         why.is_some_and(|why| why.ends_with(WAS_MISSING))
@@ -84,7 +95,7 @@ pub(crate) struct Disks {
     is_unsaved: bool,
     pub(crate) trusted: Trusted,
     troubles: Troubles,
-    /// Of disks that were put back in service, by identity, the numbers of the wishes: the next life tries for them.
+    /// Of disks that are put back in service, by identity, the numbers of the wishes: the next life tries for them.
     trying: BTreeMap<Vec<u8>, u64>,
     /// Those for which a life has begun with the disk, well or not, since this engine started.
     tried: BTreeMap<Vec<u8>, u64>,
@@ -176,8 +187,7 @@ impl Disks {
     }
 
     fn is_out(&self, path: &str) -> bool {
-        self.entry(path)
-            .is_some_and(|entry| entry.out_of_service.is_some())
+        self.entry(path).is_some_and(Entry::is_out)
     }
 
     /// The configured disks that are in service. Those that the node has had are not made anew: where one is not there, a new one
@@ -257,15 +267,10 @@ impl Disks {
     pub(crate) fn new_life(&mut self, found: &[agentlink::Disk], is_adopted: bool) -> Result<(), StateError> {
         self.is_unsaved |= self.follow(found);
         match is_adopted {
-            true => {
-                self.troubles.adopt();
-                self.leave_unserved_out(found);
-            }
-            false => {
-                self.troubles.new_life(Instant::now(), found);
-                self.tried.append(&mut self.trying);
-            }
+            true => self.troubles.adopt(),
+            false => self.troubles.new_life(Instant::now(), found),
         }
+        self.end_putting_back(found, is_adopted);
         self.trusted.new_life(found)?;
         for disk in found {
             let uuid = format!("{:032x}", disk.uuid);
@@ -288,34 +293,107 @@ impl Disks {
                 }
             }
         }
-        if self.is_unsaved {
+        if self.is_unsaved && is_adopted {
+            // It serves: a directory that is full ends nothing.
+            self.save_or_warn();
+        } else if self.is_unsaved {
             return self.save();
         }
         Ok(())
     }
 
-    /// An engine that ends between putting a disk back in service and the next life leaves a target that serves without the disk. It is not in
-    /// service so far, and nothing was tried for the wish: the masters ask again, and then the target is ended for it. A disk that this target
-    /// has left out by itself it names as such, with its reason.
-    fn leave_unserved_out(&mut self, found: &[agentlink::Disk]) {
+    /// A life has begun: with the disks that were to be put back, as far as nothing else is known. One that is adopted may have begun before
+    /// that was decided, where an engine ended in between. What it does not serve is out of service as before, and nothing was tried for
+    /// the wish: the masters ask again, and then the target is ended for it.
+    fn end_putting_back(&mut self, found: &[agentlink::Disk], is_adopted: bool) {
         for entry in &mut self.file.disk {
-            let is_served = found
-                .iter()
-                .any(|disk| disk.uuid.to_be_bytes()[..] == entry.uuid()[..]);
-            if is_served || entry.out_of_service.is_some() {
+            let Some(before) = entry.put_back().map(str::to_owned) else {
                 continue;
+            };
+            let is_served = found.iter().any(|disk| disk.path == entry.path);
+            let has_begun = is_served || (!is_adopted && self.configured.contains(&entry.path));
+            if !has_begun {
+                self.trying.remove(&entry.uuid());
+                tracing::warn!(
+                    path = entry.path,
+                    why = before,
+                    "a disk that was to be put back is out of service still: the target was started without it"
+                );
             }
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let why = ADOPTED_WITHOUT;
-            entry.out_of_service = Some(why.to_owned());
-            entry.since_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            entry.out_of_service = (!has_begun).then_some(before);
             self.is_unsaved = true;
-            tracing::warn!(
-                path = entry.path,
-                why,
-                "a disk is out of service until the masters ask for it again, or \"redhare node restore\" puts it back"
-            );
         }
+        // Names that changed may have given the mark to another disk: this life does without the one that is wished.
+        for entry in self
+            .file
+            .disk
+            .iter()
+            .filter(|entry| entry.out_of_service.is_some())
+        {
+            self.trying.remove(&entry.uuid());
+        }
+        self.tried.append(&mut self.trying);
+    }
+
+    /// Where the disks are that the next life is to have though they are out of service; none if it has no others, since a node that would
+    /// be left without any says what is wrong with these.
+    fn put_back_beside_others(&self) -> Vec<String> {
+        let is_other = |path: &String| {
+            let entry = self.entry(path);
+            entry.is_none_or(|entry| entry.out_of_service.is_none())
+        };
+        if !self.configured.iter().any(is_other) {
+            return Vec::new();
+        }
+        let entries = self.file.disk.iter().filter(|entry| !self.is_gone(entry));
+        let marked = entries.filter(|entry| entry.put_back().is_some());
+        marked.map(|entry| entry.path.clone()).collect()
+    }
+
+    /// Whether the next life can do without this disk, since it is only being put back.
+    pub(crate) fn can_leave(&self, path: &Path) -> bool {
+        self.put_back_beside_others()
+            .contains(&path.display().to_string())
+    }
+
+    /// This disk, which was to be put back, is in use: it is out of service as before, and nothing was tried for the wish. The masters repeat
+    /// it, and it is heard once the disk is free.
+    pub(crate) fn leave(&mut self, path: &Path) {
+        let path = path.display().to_string();
+        let Some(entry) = self.file.disk.iter_mut().find(|entry| entry.path == path) else {
+            return;
+        };
+        let Some(before) = entry.put_back().map(str::to_owned) else {
+            return;
+        };
+        tracing::warn!(
+            path,
+            why = before,
+            "a disk that was to be put back is out of service still: it is in use, and the others are not to wait for it"
+        );
+        self.trying.remove(&entry.uuid());
+        entry.out_of_service = Some(before);
+        self.save_or_warn();
+    }
+
+    /// The target did not start. If disks were put back for it, the next is tried without them: nobody knows that they are the reason, but
+    /// the others served before, and wait. True if there are any.
+    pub(crate) fn give_up_putting_back(&mut self, why: &str) -> bool {
+        let marked = self.put_back_beside_others();
+        if marked.is_empty() {
+            return false;
+        }
+        for entry in self.file.disk.iter().filter(|entry| marked.contains(&entry.path)) {
+            // The wish has had its attempt: repeated, it would end the target again and again.
+            if let Some((uuid, wish)) = self.trying.remove_entry(&entry.uuid()) {
+                self.tried.insert(uuid, wish);
+            }
+        }
+        let why = format!("the target did not start with it ({why}), when it was put back");
+        let out: Vec<_> = marked.into_iter().map(|path| (path, why.clone())).collect();
+        self.put_out(&out);
+        self.save_or_warn();
+        true
     }
 
     /// The target says how its disks are. Those that are put out of service now are so durably, or as soon as that can be.
@@ -324,11 +402,8 @@ impl Disks {
         self.spare_a_life(health, &mut decision);
         // One whose identity nobody knows has nothing that could be rebuilt: it is left out in this life only.
         decision.out.retain(|(path, why)| match self.entry(path) {
-            // Why the target has left it out says more than that it has.
-            Some(entry) => {
-                let out = entry.out_of_service.as_deref();
-                out.is_none_or(|known| known == ADOPTED_WITHOUT)
-            }
+            // What this life leaves out the next one may use: one that is being put back is no more out of service for that.
+            Some(entry) => entry.out_of_service.is_none(),
             None => {
                 tracing::error!(
                     path,
@@ -392,26 +467,35 @@ impl Disks {
     }
 
     /// The disks in service that this node has had and that are not there, as long as at least as many others are: a machine on which most are
-    /// missing is not ready. One that the node never had is not missing: the target makes it, or says that it is most likely a mistake
-    /// in its name.
+    /// missing is not ready. That one is missing that is being put back says nothing of that. One that the node never had is not missing: the target makes it,
+    /// or says that it is most likely a mistake in its name.
     fn missing(&self, configured: &[Disk]) -> Vec<PathBuf> {
         let had = |disk: &Disk| self.entry(&disk.path.display().to_string()).is_some();
         let known = self.in_service(configured).into_iter().filter(had);
         let (there, missing): (Vec<Disk>, Vec<Disk>) = known.partition(|disk| is_there(&disk.path));
-        if there.len() < missing.len() {
-            let missing: Vec<&PathBuf> = missing.iter().map(|disk| &disk.path).collect();
+        let missing: Vec<PathBuf> = missing.into_iter().map(|disk| disk.path).collect();
+        let (put_back, held) = self.by_putting_back(&missing);
+        if there.len() < held.len() {
             tracing::warn!(
-                ?missing,
+                missing = ?held,
                 "most disks of this node are not there: mount their file systems or plug them in; for a new disk in the place of one, \
                  make its file first (\"truncate -s SIZE PATH\")"
             );
-            return Vec::new();
+            return put_back;
         }
-        missing.into_iter().map(|disk| disk.path).collect()
+        missing
+    }
+
+    /// Those of these paths at which are disks that are being put back, and the others.
+    fn by_putting_back(&self, paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let marked = self.put_back_beside_others();
+        let is_marked = |path: &PathBuf| marked.contains(&path.display().to_string());
+        paths.iter().cloned().partition(is_marked)
     }
 
     /// Waits for disks that are not there, since after a machine's start some come later than others. Those that stay away are put out
-    /// of service: the others are not held up by them.
+    /// of service: the others are not held up by them. Not at all by one that is being put back, which did not serve a moment ago: the
+    /// masters repeat that wish, and it is heard once the disk is there.
     pub(crate) async fn await_missing(
         &mut self,
         configured: &[Disk],
@@ -424,21 +508,32 @@ impl Disks {
             if missing.is_empty() {
                 return Ok(());
             }
-            if waited >= limit {
-                let out = missing.iter().map(|path| {
-                    let what = match absence(path) {
-                        Some(errno) if errno != Errno::NOENT => {
-                            format!("could not be opened for writing ({errno})")
-                        }
-                        _ => "was not there".to_owned(),
+            let is_over = waited >= limit;
+            let (put_back, _) = self.by_putting_back(&missing);
+            if is_over || !put_back.is_empty() {
+                let what = |path: &PathBuf| match absence(path) {
+                    Some(errno) if errno != Errno::NOENT => {
+                        format!("could not be opened for writing ({errno})")
+                    }
+                    _ => "was not there".to_owned(),
+                };
+                let seconds = waited.as_secs();
+                let out = missing.iter().filter_map(|path| {
+                    let when = match (put_back.contains(path), is_over) {
+                        (true, _) => "it was put back".to_owned(),
+                        (false, true) => format!("the node started, for {seconds} s"),
+                        (false, false) => return None,
                     };
-                    let seconds = waited.as_secs();
-                    let why = format!("it {what} when the node started, for {seconds} s{WAS_MISSING}");
-                    (path.display().to_string(), why)
+                    let why = format!("it {} when {when}{WAS_MISSING}", what(path));
+                    Some((path.display().to_string(), why))
                 });
                 let out: Vec<_> = out.collect();
                 self.put_out(&out);
-                return self.save();
+                self.save()?;
+                if is_over {
+                    return Ok(());
+                }
+                continue;
             }
             if waited < MISSING_POLL {
                 tracing::warn!(
@@ -460,7 +555,7 @@ impl Disks {
             // out and holds it, its end is what may help.
             let path = Path::new(&entry.path);
             let waits = || proof::is_in_use(path) && !self.is_held_by_target(path);
-            entry.out_of_service.is_some()
+            entry.is_out()
                 && uuids.contains(&entry.uuid())
                 && !self.is_gone(entry)
                 && is_there(path)
@@ -473,8 +568,10 @@ impl Disks {
         }
         let before = self.file.clone();
         for entry in &mut self.file.disk {
-            if restored.contains(&entry.path) {
-                entry.out_of_service = None;
+            if restored.contains(&entry.path)
+                && let Some(why) = &mut entry.out_of_service
+            {
+                why.push_str(PUT_BACK);
             }
         }
         if let Err(error) = self.save() {
@@ -525,16 +622,12 @@ impl Disks {
     /// What the masters are told of the disks.
     pub(crate) fn reports(&mut self) -> Vec<v1::DiskHealth> {
         let mut troubles = std::mem::take(&mut self.troubles);
-        let (now, tried, trying) = (Instant::now(), &self.tried, &self.trying);
+        let (now, tried) = (Instant::now(), &self.tried);
         let report = |entry: &Entry| {
             let standing = troubles.standing(now, &entry.path);
             let (state, why) = match (&entry.out_of_service, standing.why) {
+                // Also while it is put back: until then the target has left it out, and may never begin anew.
                 (Some(why), _) => (v1::DiskState::OutOfService, why.clone()),
-                // Until then the target has left it out, and may never begin anew.
-                (None, _) if trying.contains_key(&entry.uuid()) => (
-                    v1::DiskState::OutOfService,
-                    "it is put back in service with the next start of the target".to_owned(),
-                ),
                 (None, Some(why)) => (v1::DiskState::Failing, why),
                 (None, None) => (v1::DiskState::Ok, String::new()),
             };

@@ -61,6 +61,8 @@ pub(crate) struct Seen {
     pub(crate) process: bool,
     /// A disk of this node is in use: by a process, or by requests in the kernel that outlive theirs.
     pub(crate) disk: bool,
+    /// That disk is just being put back in service: the life before did without it, and the next one can.
+    pub(crate) can_do_without: bool,
     /// For how long no target has answered.
     pub(crate) since: Duration,
     /// How long that may last, see [`answer_limit`].
@@ -76,6 +78,8 @@ pub(crate) enum Step {
     Wait,
     /// The process does not answer and will not: end it.
     EndProcess,
+    /// The disk holds up the others, and was out of service before: it is so again.
+    LeaveDisk,
     /// The disk is somebody else's: say so and stop.
     RefuseDisk,
     /// Every life so far has ended, with all its I/O.
@@ -91,7 +95,11 @@ pub(crate) fn next(seen: Seen) -> Step {
             Step::EndProcess
         }
     } else if seen.disk {
-        if seen.is_first && seen.since >= DISK_LIMIT {
+        if seen.since < DISK_LIMIT {
+            Step::Wait
+        } else if seen.can_do_without {
+            Step::LeaveDisk
+        } else if seen.is_first {
             Step::RefuseDisk
         } else {
             Step::Wait
@@ -149,6 +157,7 @@ mod tests {
         Seen {
             process,
             disk,
+            can_do_without: false,
             since,
             answer_limit: answer_limit(None, 2),
             is_first,
@@ -190,6 +199,20 @@ mod tests {
         assert_eq!(next(seen(false, true, 10, true)), Step::RefuseDisk);
         // Requests in the kernel may take their time: a serving node's next life waits for them.
         assert_eq!(next(seen(false, true, 3600, false)), Step::Wait);
+    }
+
+    #[test]
+    fn a_disk_that_is_put_back_and_in_use_holds_up_the_others_for_a_while_only() {
+        for is_first in [false, true] {
+            let seen = |process, seconds| Seen {
+                can_do_without: true,
+                ..seen(process, true, seconds, is_first)
+            };
+            assert_eq!(next(seen(false, 9)), Step::Wait);
+            assert_eq!(next(seen(false, 10)), Step::LeaveDisk);
+            // As long as a target lives it may be its disk.
+            assert_eq!(next(seen(true, 10)), Step::Wait);
+        }
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl Supervisor<'_> {
                         }
                     }
                 }
-                Err(error) if is_first && !is_outlived(&error) => return Err(error),
+                Err(error) if !self.is_tried_again(&error, is_first) => return Err(error),
                 Err(error) => {
                     // What was started and does not do stands in the way of the next one.
                     self.end_child().await?;
@@ -267,6 +267,15 @@ impl Supervisor<'_> {
                 }
             }
         }
+    }
+
+    /// Whether another life is tried after this. A disk that was just put back keeps the others from serving no longer than one attempt.
+    fn is_tried_again(&mut self, error: &AgentError, is_first: bool) -> bool {
+        let is_changed = match error {
+            AgentError::Target { why, .. } => self.disks.give_up_putting_back(why),
+            _ => false,
+        };
+        is_changed || !is_first || is_outlived(error)
     }
 
     /// Adopts the target that runs, or starts one after the last has provably ended. The masters hear of that end
@@ -325,6 +334,7 @@ impl Supervisor<'_> {
             let step = policy::next(Seen {
                 process: process.is_some(),
                 disk: disk.is_some(),
+                can_do_without: disk.is_some_and(|path| self.disks.can_leave(path)),
                 since: began.elapsed(),
                 answer_limit: self.answer_limit(),
                 is_first,
@@ -341,6 +351,7 @@ impl Supervisor<'_> {
                     );
                     self.end().await?;
                 }
+                (Step::LeaveDisk, Some(path)) => self.disks.leave(path),
                 (Step::RefuseDisk, Some(path)) => {
                     let path = path.to_owned();
                     return Err(AgentError::DiskInUse { path });
@@ -607,9 +618,8 @@ fn last_line(path: &std::path::Path) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_directory_too_long_for_a_socket_is_refused_with_the_numbers() {
-        let config = |directory: String| Config {
+    fn config(directory: String) -> Config {
+        Config {
             masters: "".into(),
             renews_credentials: false,
             listen: "127.0.0.1:1".parse().unwrap(),
@@ -622,7 +632,55 @@ mod tests {
             scrub_every: None,
             stall_limit: None,
             force: false,
+        }
+    }
+
+    #[test]
+    fn an_engine_whose_first_target_does_not_start_with_a_disk_that_was_put_back_tries_without_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let configured = ["a", "b"].map(|name| crate::Disk {
+            path: directory.path().join(name),
+            size: None,
+        });
+        let found = [0, 1].map(|at| agentlink::Disk {
+            uuid: at + 1,
+            path: configured[at as usize].path.display().to_string(),
+            capacity_bytes: 1 << 30,
+            free_bytes: 0,
+        });
+        let mut disks = Disks::load(directory.path(), &configured).unwrap();
+        disks.new_life(&found, false).unwrap();
+        disks.note(&[agentlink::DiskHealth {
+            path: found[1].path.clone(),
+            left_out: Some("it stands".to_owned()),
+            ..agentlink::DiskHealth::default()
+        }]);
+        std::fs::write(&configured[1].path, "").unwrap();
+        assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+        let config = config(String::new());
+        let mut supervisor = Supervisor {
+            config: &config,
+            child: None,
+            disks,
+            ended_for: None,
         };
+        let other = AgentError::DiskInUse { path: PathBuf::new() };
+        assert!(!supervisor.is_tried_again(&other, true));
+        assert_eq!(supervisor.disks.in_service(&configured).len(), 2);
+        let target = AgentError::Target {
+            why: "it did not answer within 60s".to_owned(),
+            log: String::new(),
+        };
+        assert!(supervisor.is_tried_again(&target, true));
+        let left = supervisor.disks.in_service(&configured);
+        assert_eq!(left.len(), 1, "{left:?}");
+        // Nothing is left that could be done without.
+        assert!(!supervisor.is_tried_again(&target, true));
+        assert!(supervisor.is_tried_again(&target, false));
+    }
+
+    #[test]
+    fn a_directory_too_long_for_a_socket_is_refused_with_the_numbers() {
         let error = check(&config(format!("/{}", "d".repeat(100))))
             .unwrap_err()
             .to_string();

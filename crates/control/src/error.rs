@@ -223,11 +223,12 @@ pub enum ControlError {
         growing: String,
     },
     #[error(
-        "volume \"{volume}\" has {found} and not {wanted}: this call had it grow, and somebody else has taken that back meanwhile; ask anew if it is still wanted"
+        "volume \"{volume}\" has {found}{growing}, and not {wanted}: this call had it grow, and that was taken back meanwhile, whole or in part; look with \"redhare volume show {volume}\", and ask anew if it is still wanted"
     )]
     GrowthTakenBack {
         volume: String,
         found: ByteCount,
+        growing: String,
         wanted: ByteCount,
     },
     #[error(

@@ -245,9 +245,9 @@ fn a_disk_that_the_target_itself_holds_is_put_back_by_its_end() {
     assert!(disks.restore(&second, &[]));
 }
 
-#[test]
-fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
-    let (_directory, _, [a, b], mut disks) = with_two_disks();
+#[tokio::test]
+async fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
+    let (_directory, configured, [a, b], mut disks) = with_two_disks();
     disks.note(&[left_out(&b)]);
     std::fs::write(&b, "").unwrap();
     let second = [2u128.to_be_bytes().to_vec()];
@@ -259,11 +259,19 @@ fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
     disks.new_life(&[disk(&a, 1)], false).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
     drop(request);
-    // The target that serves has still left it out: that is no answer to the wish.
+    // The target that serves has still left it out: that is no answer to the wish, and nothing that the next life has to do with.
     assert!(disks.restore(&second, &[7]));
     disks.note(&[left_out(&b)]);
+    assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
+    assert_eq!(disks.in_service(&configured).len(), 2);
+    assert!(!disks.restore(&second, &[7]), "it is put back already");
+    // It goes away before that begins.
+    std::fs::write(&a, "").unwrap();
+    std::fs::remove_file(&b).unwrap();
+    disks.await_missing(&configured, Duration::ZERO).await.unwrap();
     disks.new_life(&[disk(&a, 1)], false).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
+    std::fs::write(&b, "").unwrap();
     assert!(disks.restore(&second, &[7]));
     assert_eq!(shown(&mut disks), (v1::DiskState::OutOfService, Some(0)));
     disks.new_life(&[disk(&a, 1)], false).unwrap();
@@ -273,6 +281,131 @@ fn a_wish_is_tried_for_once_a_life_has_begun_with_the_disk() {
     assert!(disks.restore(&second, &[8]));
     disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(8)));
+}
+
+#[tokio::test]
+async fn a_wish_is_not_tried_for_by_a_life_that_has_another_disk_at_the_path() {
+    let (_directory, configured, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+    // The second is gone, and the first has its name.
+    disks.await_missing(&configured, Duration::ZERO).await.unwrap();
+    assert!(disks.is_out(&a));
+    disks.new_life(&[disk(&b, 1)], false).unwrap();
+    let shown = disks
+        .reports()
+        .into_iter()
+        .map(|report| (report.uuid[15], report.state(), report.tried_restore));
+    assert_eq!(
+        shown.collect::<Vec<_>>(),
+        [
+            (1, v1::DiskState::Ok, Some(0)),
+            (2, v1::DiskState::OutOfService, Some(0))
+        ]
+    );
+}
+
+#[test]
+fn a_disk_with_which_the_target_does_not_start_is_out_again_and_the_wish_has_been_tried_for() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    assert!(!disks.give_up_putting_back("it ended"), "none is put back");
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    let second = [2u128.to_be_bytes().to_vec()];
+    assert!(disks.restore(&second, &[7]));
+    // As where there is no room: it holds all the same, and is saved later.
+    let blocked = directory.path().join("disks.toml.new");
+    std::fs::create_dir(&blocked).unwrap();
+    assert!(disks.give_up_putting_back("it ended"));
+    assert!(!disks.give_up_putting_back("it ended"), "once is enough");
+    assert_eq!(disks.in_service(&configured).len(), 1);
+    std::fs::remove_dir(blocked).unwrap();
+    disks.save_again();
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    let report = disks.reports().remove(1);
+    assert_eq!(
+        (report.state(), report.tried_restore, &report.why[..]),
+        (
+            v1::DiskState::OutOfService,
+            Some(7),
+            "the target did not start with it (it ended), when it was put back"
+        )
+    );
+    assert!(Disks::load(directory.path(), &configured).unwrap().is_out(&b));
+    // The only one that is left is not given up: the target says what is wrong with it.
+    disks.note(&[left_out(&a)]);
+    assert!(disks.restore(&second, &[8]));
+    assert!(!disks.give_up_putting_back("it ended"));
+    assert_eq!(disks.in_service(&configured).len(), 1);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_put_back_and_is_not_there_holds_up_nobody() {
+    let (directory, configured, [a, b], _) = with_two_disks();
+    let c = directory.path().join("c");
+    let mut configured = configured.to_vec();
+    configured.push(Disk {
+        path: c.clone(),
+        size: None,
+    });
+    let second = [2u128.to_be_bytes().to_vec()];
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    let found = [disk(&a, 1), disk(&b, 2), disk(&c.display().to_string(), 3)];
+    disks.new_life(&found, false).unwrap();
+    for path in [&a, &b] {
+        std::fs::write(path, "").unwrap();
+    }
+    std::fs::write(&c, "").unwrap();
+    disks.note(&[left_out(&b)]);
+    assert!(disks.restore(&second, &[7]));
+    std::fs::remove_file(&b).unwrap();
+    let waits = disks.await_missing(&configured, Duration::from_secs(3600));
+    tokio::time::timeout(Duration::from_secs(5), waits)
+        .await
+        .expect("nobody waits for it")
+        .unwrap();
+    assert!(disks.is_out(&b) && !disks.is_out(&a));
+    let why = disks.reports().remove(1).why;
+    assert!(why.starts_with("it was not there when it was put back"), "{why}");
+    // Nor do two of three that are missing make a machine that is not ready, if one of them served nothing.
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&second, &[7]));
+    for path in [&a, &b] {
+        std::fs::remove_file(path).unwrap();
+    }
+    disks.await_missing(&configured, Duration::ZERO).await.unwrap();
+    let left: Vec<PathBuf> = disks
+        .in_service(&configured)
+        .into_iter()
+        .map(|disk| disk.path)
+        .collect();
+    assert_eq!(left, [c]);
+}
+
+#[test]
+fn a_disk_that_is_put_back_and_is_in_use_is_left_out_as_before_and_nothing_was_tried() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    let second = [2u128.to_be_bytes().to_vec()];
+    let path = Path::new(&b);
+    assert!(!disks.can_leave(path));
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&second, &[7]));
+    assert!(disks.can_leave(path) && !disks.can_leave(Path::new(&a)));
+    disks.leave(path);
+    assert!(!disks.can_leave(path));
+    assert!(Disks::load(directory.path(), &configured).unwrap().is_out(&b));
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    let report = disks.reports().remove(1);
+    assert_eq!(
+        (report.state(), report.tried_restore, &report.why[..]),
+        (v1::DiskState::OutOfService, Some(0), "it stands")
+    );
+    // The last one is not left: the node waits for it, or refuses to start.
+    disks.note(&[left_out(&a)]);
+    assert!(disks.restore(&second, &[7]));
+    assert!(!disks.can_leave(path));
 }
 
 #[test]
@@ -293,19 +426,89 @@ fn an_engine_that_adopts_a_target_without_the_disk_does_not_say_that_it_is_in_se
     assert!(disks.restore(&second, &[7]));
     disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(7)));
-    // One that the target itself has left out is so for the target's reason.
-    let mut disks = Disks::load(directory.path(), &configured).unwrap();
-    disks.new_life(&[disk(&a, 1)], true).unwrap();
-    for _ in 0..2 {
-        disks.note(&[left_out(&b)]);
-        assert_eq!(disks.reports()[1].why, "it stands");
-    }
-    assert!(disks.restore(&second, &[8]));
-    disks.new_life(&[disk(&a, 1), disk(&b, 2)], false).unwrap();
+    assert_eq!(disks.in_service(&configured).len(), 2);
     // One that serves all is adopted as it is.
     let mut disks = Disks::load(directory.path(), &configured).unwrap();
     disks.new_life(&[disk(&a, 1), disk(&b, 2)], true).unwrap();
     assert_eq!(shown(&mut disks), (v1::DiskState::Ok, Some(0)));
+}
+
+#[test]
+fn an_engine_that_ends_while_a_disk_is_put_back_leaves_that_to_the_next() {
+    for found_there in [2, 9] {
+        let (directory, configured, [a, b], mut disks) = with_two_disks();
+        disks.note(&[left_out(&b)]);
+        std::fs::write(&b, "").unwrap();
+        assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+        // It has started the target with what is there, the same disk or another one, and is killed before it knows.
+        let mut disks = Disks::load(directory.path(), &configured).unwrap();
+        assert_eq!(disks.in_service(&configured).len(), 2);
+        let found = [disk(&a, 1), disk(&b, found_there)];
+        disks.new_life(&found, true).unwrap();
+        assert!(disks.used_though_out(&found).is_none());
+        let mut disks = Disks::load(directory.path(), &configured).unwrap();
+        let report = disks.reports().remove(1);
+        assert_eq!(report.state(), v1::DiskState::Ok, "{}", report.why);
+        assert_eq!(report.uuid, found_there.to_be_bytes());
+    }
+}
+
+#[test]
+fn a_disk_that_is_put_back_and_that_the_node_is_not_told_to_have_any_more_stays_out_of_service() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+    let mut disks = Disks::load(directory.path(), &configured[..1]).unwrap();
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    assert_eq!(disks.reports().len(), 1);
+    let found = [disk(&a, 1), disk(&b, 2)];
+    let mut disks = Disks::load(directory.path(), &configured).unwrap();
+    disks.new_life(&found, false).unwrap();
+    assert!(disks.used_though_out(&found).is_some());
+}
+
+#[test]
+fn another_disk_in_the_place_of_one_is_in_service_when_its_target_is_adopted() {
+    let (directory, configured, [a, b], _) = with_two_disks();
+    let load = || Disks::load(directory.path(), &configured).unwrap();
+    load().new_life(&[disk(&a, 1), disk(&b, 9)], true).unwrap();
+    let report = load().reports().remove(1);
+    assert_eq!((report.state(), report.why), (v1::DiskState::Ok, String::new()));
+    assert_eq!(report.uuid, 9u128.to_be_bytes());
+}
+
+#[test]
+fn a_disk_that_a_node_was_told_not_to_have_for_one_life_is_in_service_when_it_is_told_to_again() {
+    let (directory, configured, [a, b], _) = with_two_disks();
+    let load = |configured| Disks::load(directory.path(), configured).unwrap();
+    load(&configured[..1]).new_life(&[disk(&a, 1)], false).unwrap();
+    load(&configured[..]).new_life(&[disk(&a, 1)], true).unwrap();
+    assert!(!load(&configured[..]).is_out(&b));
+}
+
+#[test]
+fn an_engine_that_adopts_the_target_that_it_was_to_end_has_not_tried() {
+    let (directory, configured, [a, b], mut disks) = with_two_disks();
+    disks.note(&[left_out(&b)]);
+    std::fs::write(&b, "").unwrap();
+    assert!(disks.restore(&[2u128.to_be_bytes().to_vec()], &[7]));
+    // The connection to the target ends first, and nothing can be saved: it is adopted all the same.
+    let blocked = directory.path().join("disks.toml.new");
+    std::fs::create_dir(&blocked).unwrap();
+    disks.new_life(&[disk(&a, 1)], true).unwrap();
+    let why = disks.reports().remove(1).why;
+    assert_eq!(why, "it stands");
+    // Another life begins without the disk: the masters have not asked yet.
+    std::fs::remove_dir(&blocked).unwrap();
+    disks.save_again();
+    assert!(Disks::load(directory.path(), &configured).unwrap().is_out(&b));
+    disks.new_life(&[disk(&a, 1)], false).unwrap();
+    let report = disks.reports().remove(1);
+    assert_eq!(
+        (report.state(), report.tried_restore),
+        (v1::DiskState::OutOfService, Some(0))
+    );
 }
 
 #[test]

@@ -279,6 +279,10 @@ fn check_based(
     size: ByteCount,
 ) -> Result<bool, ControlError> {
     let growing = Growing::of(volume);
+    let growing_text = match growing {
+        Some(_) => format!(" and is growing to {}", volume.grown().size()),
+        None => String::new(),
+    };
     if volume.state == VolumeState::Ready && grown_by == Some(based.call) {
         // Whoever grew it since, it has got what this call is for.
         if volume.grown().size() >= size {
@@ -287,6 +291,7 @@ fn check_based(
         return Err(ControlError::GrowthTakenBack {
             volume: volume.name.clone(),
             found: volume.size(),
+            growing: growing_text,
             wanted: size,
         });
     }
@@ -297,10 +302,7 @@ fn check_based(
         volume: volume.name.clone(),
         expected: based.size,
         found: volume.size(),
-        growing: match growing {
-            Some(_) => format!(" and is growing to {}", volume.grown().size()),
-            None => String::new(),
-        },
+        growing: growing_text,
     })
 }
 

@@ -264,10 +264,25 @@ fn a_call_that_comes_again_does_not_undo_that_its_growth_was_taken_back() {
     cluster.lose_answers(1);
     drop(add(&mut cluster, 7));
     assert_eq!(cluster.volume().growth.iter().sum::<u32>(), 2);
+    // In part first: it still grows then, but to less.
+    cluster.cut(2);
+    assert_eq!(cluster.volume().growth.iter().sum::<u32>(), 1);
+    let refused = add(&mut cluster, 7).unwrap_err().to_string();
+    let still = format!(
+        "has {} and is growing to {}, and not {}",
+        ByteCount(CHUNK),
+        ByteCount(2 * CHUNK),
+        ByteCount(3 * CHUNK)
+    );
+    assert!(refused.contains(&still), "{refused}");
     cluster.cut(1);
     assert_eq!(cluster.volume(), settled);
     let refused = add(&mut cluster, 7).unwrap_err().to_string();
-    assert!(refused.contains("somebody else has taken that back"), "{refused}");
+    let as_it_is = format!("has {}, and not {}", ByteCount(CHUNK), ByteCount(3 * CHUNK));
+    assert!(
+        refused.contains(&as_it_is) && refused.contains("that was taken back meanwhile"),
+        "{refused}"
+    );
     assert_eq!(cluster.volume(), settled);
     assert!(add(&mut cluster, 8).is_ok(), "it is another one");
 }
