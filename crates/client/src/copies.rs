@@ -1,5 +1,7 @@
 //! Other copies of a volume's blocks, for a reader that found damage in one.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bdev::{Channel, Data, Geometry, Operation, Request};
@@ -25,7 +27,7 @@ impl CopySelector for Copies {
     }
 }
 
-/// One copy after the other, in the order of each chunk's configuration.
+/// One copy after the other, in the order of each chunk's configuration, and then some mixtures of them for the pieces of a range.
 struct InTurn {
     channel: Rc<VolumeChannel>,
     round: Rc<Round>,
@@ -33,15 +35,16 @@ struct InTurn {
 
 impl CopyRound for InTurn {
     fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>> {
-        let copy = attempt.checked_sub(1)?;
-        (copy < self.round.copies()).then(|| {
+        let turn = attempt.checked_sub(1)?;
+        (turn < self.round.turns()).then(|| {
             let (channel, round) = (self.channel.clone(), self.round.clone());
-            Rc::new(OneCopy { channel, round, copy }) as Rc<dyn Channel>
+            Rc::new(OneCopy { channel, round, turn }) as Rc<dyn Channel>
         })
     }
 
-    fn has_heard_all(&self) -> bool {
-        self.round.has_heard_all()
+    fn has_heard_all(&self) -> Pin<Box<dyn Future<Output = bool>>> {
+        let round = self.round.clone();
+        Box::pin(async move { round.has_heard_all().await })
     }
 }
 
@@ -49,7 +52,7 @@ impl CopyRound for InTurn {
 struct OneCopy {
     channel: Rc<VolumeChannel>,
     round: Rc<Round>,
-    copy: u32,
+    turn: u32,
 }
 
 impl Channel for OneCopy {
@@ -61,10 +64,10 @@ impl Channel for OneCopy {
         if request.operation != Operation::Read {
             return self.channel.submit(request);
         }
-        let (round, copy) = (self.round.clone(), self.copy);
+        let (round, turn) = (self.round.clone(), self.turn);
         drop(reactor::spawn(async move {
             let Request { lba, data, token, .. } = request;
-            let (status, buffer) = round.read(lba, data.into_read(), copy).await;
+            let (status, buffer) = round.read(lba, data.into_read(), turn).await;
             token.complete(status, Data::Into(buffer));
         }));
     }

@@ -14,8 +14,8 @@ use foundation::Epoch;
 use packfs::format::SUPERBLOCK_ADDRESSES;
 use packfs::lease::memory::LocalLeases;
 use packfs::{
-    FormatOptions, FsckError, FsckOptions, InodeNumber, Medium, Reader, ReaderOptions, Superblock, Target,
-    Writer, WriterOptions, format, fsck,
+    FormatOptions, FsckError, FsckOptions, InodeNumber, Medium, OpenError, Reader, ReaderOptions, Superblock,
+    Target, Writer, WriterOptions, format, fsck,
 };
 use reactor::sim::Simulation;
 use volume::client::{
@@ -158,7 +158,7 @@ async fn read(medium: &Medium, name: &str) -> Result<Vec<u8>, String> {
         .map_err(|error| error.to_string())
 }
 
-async fn writer(medium: &Medium) -> Result<Writer, packfs::OpenError> {
+async fn writer(medium: &Medium) -> Result<Writer, OpenError> {
     let options = WriterOptions::default();
     Writer::open(medium.clone(), Rc::new(LocalLeases::new()), &options).await
 }
@@ -208,7 +208,15 @@ fn bytes_are_no_damage_while_a_copy_that_may_have_them_is_away() {
         nodes.spoil(NODES[1], newest);
         nodes.is_away(NODES[2], true);
         let before = nodes.blocks.borrow().clone();
-        assert!(writer(&medium).await.is_err(), "it gives up nothing");
+        let refused = writer(&medium).await.err();
+        assert!(
+            matches!(
+                refused,
+                Some(OpenError::SuperblockAway { address, source: IoError::Unavailable })
+                    if address == newest * BLOCK as u64
+            ),
+            "it gives up nothing: {refused:?}"
+        );
         let options = FsckOptions {
             repair: true,
             ..FsckOptions::default()

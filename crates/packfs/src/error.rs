@@ -128,6 +128,26 @@ pub enum OpenError {
         /// The parameters.
         parameters: String,
     },
+    /// A superblock is damaged where it could be read, and a copy that may have it whole cannot be reached: a writer would write over what that
+    /// may lead to.
+    #[error(
+        "the superblock at byte {address} is damaged in the copies that answered, and one that did not may have it, as the newest commit: \
+         {source}; wait until all nodes answer (see redhare status), or open it from a host that reaches them all"
+    )]
+    SuperblockAway {
+        /// Where it stands.
+        address: u64,
+        /// The answer.
+        source: IoError,
+    },
+    /// A superblock that was damaged when it was read first can be read, and counts.
+    #[error(
+        "the superblock at byte {address} could not be read a moment ago, and now it can, and leads to the newest commit; open it again"
+    )]
+    SuperblockCounts {
+        /// Where it stands.
+        address: u64,
+    },
     /// The device failed.
     #[error("the volume's first blocks could not be read or written: {0}")]
     Io(#[from] IoError),

@@ -1,5 +1,7 @@
 //! Bytes and pages on a channel, from whichever copy has them.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bdev::{Channel, ChannelExt, Data, Fence, IoError, Operation};
@@ -26,12 +28,13 @@ pub trait CopyRound {
     fn channel(&self, attempt: u32) -> Option<Rc<dyn Channel>>;
 
     /// Whether every copy of what was read by this round's channels has answered, with its bytes or an error of its medium. One that has
-    /// not may have the right bytes, though another one gave its own in its place. Does not block.
-    fn has_heard_all(&self) -> bool;
+    /// not may have the right bytes, though another one gave its own in its place. Waits a little where one has not, if that may be known
+    /// not to be a copy any more.
+    fn has_heard_all(&self) -> Pin<Box<dyn Future<Output = bool>>>;
 }
 
-/// A volume has no more copies than this.
-const COPIES_MAX: u32 = 16;
+/// No round has more attempts than this.
+const ATTEMPTS_MAX: u32 = 16;
 
 /// Attempts to read the same from one copy after the other.
 pub(crate) struct Attempts<'a> {
@@ -47,7 +50,7 @@ impl Attempts<'_> {
         self.made += 1;
         let channel = match attempt {
             0 => Some(self.medium.channel.clone()),
-            1..=COPIES_MAX => {
+            1..=ATTEMPTS_MAX => {
                 if self.round.is_none() {
                     self.round = self.medium.copies.as_ref().map(|copies| copies.begin());
                 }
@@ -61,8 +64,11 @@ impl Attempts<'_> {
     }
 
     /// Why the bytes that were read are not all that the copies have, if one of them has not answered. To be asked when no copy is left.
-    pub(crate) fn away(&self) -> Option<IoError> {
-        let heard_all = self.round.as_ref().is_none_or(|round| round.has_heard_all());
+    pub(crate) async fn away(&self) -> Option<IoError> {
+        let heard_all = match &self.round {
+            Some(round) => round.has_heard_all().await,
+            None => true,
+        };
         (!heard_all).then_some(IoError::Unavailable)
     }
 }
@@ -292,10 +298,18 @@ impl Medium {
                 Err(source) => last = last.or(Some(TreeError::Io { page, source })),
             }
         }
+        if let Some(
+            TreeError::Damaged { .. }
+            | TreeError::Io {
+                source: IoError::Media | IoError::Checksum,
+                ..
+            },
+        ) = last
+            && let Some(source) = attempts.away().await
+        {
+            return Err(TreeError::Io { page, source });
+        }
         if let Some(TreeError::Damaged { .. }) = last {
-            if let Some(source) = attempts.away() {
-                return Err(TreeError::Io { page, source });
-            }
             self.ensure_damage().await?;
         }
         Err(last.expect("the first attempt always has a channel"))
@@ -353,7 +367,10 @@ impl Medium {
             }
             first.get_or_insert(said);
         }
-        match away.or_else(|| attempts.away().filter(|_| all)) {
+        if all && away.is_none() {
+            away = attempts.away().await;
+        }
+        match away {
             Some(error) => Err(error),
             None => first.expect("the first attempt always has a channel"),
         }

@@ -33,7 +33,7 @@ use crate::cache::PageCache;
 use crate::error::{OpenError, TreeError, WriteError};
 use crate::format::key::InodeNumber;
 use crate::format::superblock::{Features, Identity, Parameters, Superblock, Totals};
-use crate::format::{CodecError, PAGE_BYTES_U64, RESERVED_BYTES, space_page};
+use crate::format::{CodecError, PAGE_BYTES_U64, RESERVED_BYTES, SUPERBLOCK_ADDRESSES, space_page};
 use crate::io::Medium;
 use crate::lease::hold::WriterHold;
 use crate::lease::{LeaseError, LeaseSource};
@@ -194,16 +194,9 @@ impl Writer {
         writer.load_quotas().await?;
         if mounted.is_other_damaged() {
             // A copy may come back that has it whole, and what it leads to is written over from here on. All that may be refused was done.
-            let mounted = match replace_other(&medium, hold, &mounted, false).await {
-                Ok(mounted) => mounted,
-                // Read again, it counts: whoever opens anew has it.
-                Err(ReplaceError::Counts) => return Err(IoError::Unavailable.into()),
-                Err(ReplaceError::Away(error)) => return Err(error.into()),
-                Err(ReplaceError::Write(WriteError::Lease(error))) => return Err(error.into()),
-                Err(ReplaceError::Write(WriteError::Io { source, .. })) => return Err(source.into()),
-                Err(ReplaceError::Write(_)) => return Err(inconsistent(0, CodecError::Inconsistent).into()),
-            };
-            writer.stand_on(&mounted);
+            let address = SUPERBLOCK_ADDRESSES[1 - mounted.slot];
+            let replaced = replace_other(&medium, hold, &mounted, false).await;
+            writer.stand_on(&replaced.map_err(|error| of_replacing(error, address))?);
         }
         writer.take_growth();
         Ok(writer)
@@ -445,6 +438,19 @@ pub(crate) async fn explain(hold: &WriterHold, error: OpenError) -> OpenError {
     match error {
         OpenError::Io(IoError::Fenced) => hold.lost().await.into(),
         other => other,
+    }
+}
+
+/// Why a writer did not open that was to write the superblock at an address anew.
+fn of_replacing(error: ReplaceError, address: u64) -> OpenError {
+    match error {
+        ReplaceError::Counts => OpenError::SuperblockCounts { address },
+        // The medium's own failure, or the lease's end.
+        ReplaceError::Away(error @ (IoError::Media | IoError::Checksum | IoError::Fenced)) => error.into(),
+        ReplaceError::Away(source) => OpenError::SuperblockAway { address, source },
+        ReplaceError::Write(WriteError::Lease(error)) => error.into(),
+        ReplaceError::Write(WriteError::Io { source, .. }) => source.into(),
+        ReplaceError::Write(_) => inconsistent(0, CodecError::Inconsistent).into(),
     }
 }
 

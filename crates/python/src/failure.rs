@@ -107,7 +107,8 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         let errno = match error {
             OpenError::Lease(lease) => return lease.into(),
-            OpenError::Io(io) => of_io(io),
+            OpenError::Io(io) | OpenError::SuperblockAway { source: io, .. } => of_io(io),
+            OpenError::SuperblockCounts { .. } => of_io(IoError::Unavailable),
             OpenError::Damaged { .. } | OpenError::Tree(_) => libc::EIO,
             OpenError::Reformatted => libc::ESTALE,
             OpenError::NoSnapshot { .. } => libc::ENOENT,

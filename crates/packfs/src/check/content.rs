@@ -91,12 +91,12 @@ async fn read(medium: &Medium, extent: &Extent) -> Read {
         _ => return Read::Failed(IoError::OutOfRange),
     };
     let from = (extent.address - start) as usize;
-    // Right on one copy is right: that is how it is read.
+    // Right on one copy is right: that is how it is read. Wrong is what is on none, also not on one that is away.
     let check = |bytes: &[u8]| match crc32c(&bytes[from..from + extent.length as usize]) {
         found if found == extent.checksum => Ok(found),
         other => Err(other),
     };
-    match medium.read_checked(start, length, check).await {
+    match medium.read_checked_by_all(start, length, check).await {
         Err(source) => Read::Failed(source),
         Ok(Ok(found) | Err(found)) => Read::Checksum(found),
     }

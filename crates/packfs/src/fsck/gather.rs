@@ -199,7 +199,7 @@ impl Gathered {
             tell.step("looking for pages that nothing leads to", leaves.len() as u64);
             let address = page * PAGE_BYTES_U64;
             // Data, or a page of something else, is asked of every copy here: that costs little beside what it may bring back.
-            let read = medium.read_checked(address, PAGE_BYTES, |bytes| as_it_says(page, bytes));
+            let read = medium.read_checked_by_all(address, PAGE_BYTES, |bytes| as_it_says(page, bytes));
             match read.await {
                 Ok(Ok((birth, parsed))) if birth <= generation && parsed.level() == 0 => {
                     leaves.push((birth, parsed))

@@ -182,10 +182,12 @@ impl Reader {
             }
         }
         // Nobody is told to give up what one that did not answer may have.
-        match (kept, attempts.away().or(away)) {
-            (ExtentError::Damaged, Some(error)) => Err(ExtentError::Io(error)),
-            (kept, _) => Err(kept),
+        if let ExtentError::Damaged | ExtentError::Io(IoError::Media | IoError::Checksum) = kept
+            && let Some(error) = attempts.away().await.or(away)
+        {
+            return Err(ExtentError::Io(error));
         }
+        Err(kept)
     }
 
     /// The whole blocks around a range: address and length.

@@ -21,7 +21,8 @@ use crate::fsck::{FsckError, FsckOptions, fsck};
 use crate::lease::memory::LocalLeases;
 use crate::{
     Existing, FormatOptions, ImportContent, ImportEntry, ImportOptions, ImportPiece, ImportPieces, Importer,
-    InodeNumber, Medium, OpenError, Reader, ReaderOptions, Target, VerifyOptions, format, verify,
+    InodeNumber, Medium, OpenError, Problem, ReadError, Reader, ReaderOptions, Target, VerifyOptions, format,
+    verify,
 };
 
 /// Where content begins.
@@ -433,6 +434,25 @@ fn wrong_bytes_are_no_damage_while_a_copy_is_passed_over() {
         let mut files = opened(&medium).await;
         let told = files.read(file, 0, 10).await.unwrap_err().to_string();
         assert!(!told.contains("damaged in every copy"), "{told}");
+        let with_content = VerifyOptions {
+            read_content: true,
+            ..VerifyOptions::default()
+        };
+        let report = verify(&medium, leases(), &with_content).await.unwrap();
+        let away = |problem: &Problem| {
+            matches!(
+                problem,
+                Problem::ExtentIo {
+                    source: IoError::Unavailable,
+                    ..
+                }
+            )
+        };
+        assert!(
+            !report.is_clean() && report.problems.iter().all(away),
+            "{:#?}",
+            report.problems
+        );
         files.write(file, 5, b"new", NOW).await.unwrap();
         for _ in 0..3 {
             assert_eq!(number(files.sync(file).await), errno::EIO);
@@ -443,6 +463,36 @@ fn wrong_bytes_are_no_damage_while_a_copy_is_passed_over() {
         files.sync(file).await.unwrap();
         assert_eq!(files.read(file, 4, 5).await.unwrap(), b"\x09new\x09");
         assert_eq!(files.read(file, 9000, 10).await.unwrap(), [9; 10]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_reader_is_not_told_of_lost_bytes_while_a_copy_is_passed_over() {
+    let (simulation, host) = world(15);
+    on_host(&simulation, host, || async {
+        let (faults, others) = (Faults::default(), Faults::default());
+        let second = Second::beside(&medium(), &others);
+        let medium = faults.on(&medium()).with_copies(Rc::new(second.clone()));
+        format(medium.clone(), leases(), "a formatter", &small())
+            .await
+            .unwrap();
+        file_of(&medium, b"file", &[9; 12_000]).await;
+        let reader = Reader::open(medium, leases(), &ReaderOptions::default())
+            .await
+            .unwrap();
+        for one in [&faults, &others] {
+            one.add(FIRST_SEGMENT..VOLUME_BYTES / 2, IoError::Media);
+        }
+        for (passes, expected) in [(true, IoError::Unavailable), (false, IoError::Media)] {
+            second.passes_over(passes);
+            let found = reader.read_many(&[Target::Path(b"file")]).await.remove(0);
+            assert!(
+                matches!(found, Err(ReadError::Io { source, .. }) if source == expected),
+                "{:?}",
+                found.err()
+            );
+        }
     })
     .unwrap();
 }
@@ -468,11 +518,19 @@ fn a_repair_gives_up_no_page_that_a_copy_may_have_which_was_passed_over() {
         fsck(medium, leases(), &options, &mut |_| {}).await
     };
     on_host(&simulation, host, move || async move {
-        let second = Second::beside(&medium(), &Faults::default());
-        second.passes_over(true);
-        let medium = medium().with_copies(Rc::new(second));
-        let repaired = repair(&medium).await;
-        assert!(matches!(repaired, Err(FsckError::Unreadable(_))), "{repaired:?}");
+        // The page is wrong, or the medium of the copies that answer does not give it.
+        for fails in [false, true] {
+            let (faults, others) = (Faults::default(), Faults::default());
+            let second = Second::beside(&medium(), &others);
+            second.passes_over(true);
+            if fails {
+                faults.add(page..page + 4096, IoError::Media);
+                others.add(page..page + 4096, IoError::Media);
+            }
+            let medium = faults.on(&medium()).with_copies(Rc::new(second));
+            let repaired = repair(&medium).await;
+            assert!(matches!(repaired, Err(FsckError::Unreadable(_))), "{repaired:?}");
+        }
     })
     .unwrap();
     assert!(

@@ -270,7 +270,7 @@ fn nobody_gives_up_a_superblock_that_a_copy_may_have_which_was_passed_over() {
         );
         let refused = Writer::open(medium, leases(), &writer_options()).await.err();
         assert!(
-            matches!(refused, Some(OpenError::Io(IoError::Unavailable))),
+            matches!(refused, Some(OpenError::SuperblockAway { address: at, source: IoError::Unavailable }) if at == address),
             "{refused:?}"
         );
     })

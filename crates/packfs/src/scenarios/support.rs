@@ -259,8 +259,8 @@ impl CopyRound for Second {
         (attempt == 1).then(|| self.channel.clone())
     }
 
-    fn has_heard_all(&self) -> bool {
-        self.has_heard_all.get()
+    fn has_heard_all(&self) -> Pin<Box<dyn Future<Output = bool>>> {
+        Box::pin(std::future::ready(self.has_heard_all.get()))
     }
 }
 

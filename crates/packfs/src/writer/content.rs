@@ -83,7 +83,9 @@ impl Writer {
                 }
             }
         }
-        let away = away.or_else(|| attempts.away());
+        if away.is_none() {
+            away = attempts.away().await;
+        }
         let path = path();
         // A copy that has no such place, where another one has, has not grown yet.
         let away = away.map(|error| match error {

@@ -431,7 +431,7 @@ impl Core {
     /// Makes a piece's first attempt.
     pub(super) fn start(self: &Rc<Self>, job: Job, data: Data) {
         if let Some(turn) = job.terms.turn {
-            self.rounds.touch(turn, job.place.chunk);
+            self.rounds.touch(turn, job.place);
         }
         let Some(route) = self.route(&job, &[]) else {
             return drop(spawn(retry::finish(self.clone(), job, data, None)));
@@ -456,7 +456,8 @@ impl Core {
         let wanted = job
             .terms
             .turn
-            .and_then(|turn| view.chunks.copy_route(job.place.chunk, turn.copy))
+            .map(|turn| self.rounds.copy(turn, job.place))
+            .and_then(|copy| view.chunks.copy_route(job.place.chunk, copy))
             .filter(|route| !avoid.contains(&route.node));
         wanted.or_else(|| view.chunks.read_route_avoiding(job.place.chunk, avoid))
     }
@@ -631,7 +632,8 @@ impl AnswerSink for Core {
         match attempt.waiting {
             Waiting::First(job) if answer.status == PeerStatus::Answered(Status::Done) => {
                 if let Some(turn) = job.terms.turn {
-                    self.rounds.hear(turn, attempt.chunk, attempt.route.node);
+                    self.rounds
+                        .hear(turn, job.place, attempt.route.node, answer.status);
                 }
                 job.finish(&core, Ok(()), answer.data);
             }

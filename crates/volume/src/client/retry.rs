@@ -76,15 +76,6 @@ fn after_read(status: PeerStatus) -> Next {
     }
 }
 
-/// Whether a read's end says what stands on the node's medium: bytes, or that it has them no more.
-fn is_of_the_medium(status: PeerStatus) -> bool {
-    matches!(
-        status,
-        PeerStatus::Answered(Status::Done | Status::DeviceFailed)
-            | PeerStatus::Failed(IoError::Media | IoError::Checksum)
-    )
-}
-
 /// Of a write and of a flush, which may always be repeated.
 fn after_write(status: PeerStatus, changes: bool, newer_session: bool) -> Next {
     let again = Next::Again { refresh: true };
@@ -255,13 +246,13 @@ impl Attempts {
             core.repeats.set(core.repeats.get() + 1);
         }
         if let Some(turn) = job.terms.turn {
-            if is_of_the_medium(ended.status) {
-                core.rounds.hear(turn, job.place.chunk, ended.node);
-            }
+            core.rounds.hear(turn, job.place, ended.node, ended.status);
             // Any other copy has the newer configuration, too, and this one is to be heard.
             if let PeerStatus::Answered(Status::StaleEpoch(_)) = ended.status
                 && !std::mem::replace(&mut self.renewed, true)
             {
+                // It was answered, and lies in no queue.
+                self.made -= 1;
                 self.pause(core, job, ended.epoch, true).await;
                 return None;
             }

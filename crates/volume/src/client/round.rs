@@ -2,36 +2,62 @@
 //! one that has not may have the right bytes.
 //!
 //! A copy that cannot answer is passed over all the same, so that a range of several chunks can be read though a different one of
-//! each chunk's copies is away. Which nodes have answered is noted for each chunk, and compared with the members that the configuration
-//! names in the end: one that it has left out in between counts no more, and a new one has to be heard.
+//! each chunk's copies is away. Which nodes have answered is noted for each piece of the range, and compared with the members that the
+//! configuration names in the end: one that it has left out in between counts no more, and a new one has to be heard.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::{Data, IoError, Operation};
 use foundation::Lba;
-use reactor::BufferMut;
+use reactor::{BufferMut, time};
 
 use super::channel::{Core, no_leaves};
+use super::peers::{PeerStatus, Place};
 use crate::identity::{ChunkIndex, NodeId};
+use crate::output::Status;
+
+/// More turns than this are not taken to mix copies, for a range of several pieces that different ones may have right.
+const TURNS_MAX: u32 = 12;
+
+/// So long a newer configuration is waited for, which may have left out who did not answer.
+const REFRESH_WAIT: Duration = Duration::from_secs(1);
 
 /// Which copy a piece of a round is to be read from.
 #[derive(Clone, Copy)]
 pub(super) struct Turn {
     round: u64,
-    /// Counted in the order of the configuration, from 0 and going round. It is asked first.
-    pub(super) copy: u32,
+    number: u32,
+    /// After so many turns each piece is asked of another copy than the one before it.
+    copies: u32,
 }
 
-/// Of each chunk that a round has touched, the nodes that have answered.
-type Heard = BTreeMap<ChunkIndex, Vec<NodeId>>;
+/// What a node has said of a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    /// What its copy has, or that this does not fit its own checksum.
+    Bytes,
+    /// That its disk failed. That may be so only now: a path is gone, or a request took too long.
+    Failed,
+}
+
+/// A range is split in the same way at each attempt, so that where a piece begins says which it is.
+type Piece = (ChunkIndex, u32);
+
+/// Of each piece that a round has touched, the nodes that have answered.
+type Heard = BTreeMap<Piece, Vec<(NodeId, Said)>>;
 
 /// The rounds of a channel that are under way.
 #[derive(Default)]
 pub(super) struct Rounds {
     last: Cell<u64>,
     heard: RefCell<BTreeMap<u64, Heard>>,
+}
+
+fn piece_of(place: Place) -> Piece {
+    (place.chunk, place.first_block)
 }
 
 impl Rounds {
@@ -43,16 +69,35 @@ impl Rounds {
     }
 
     /// A piece of it is asked for.
-    pub(super) fn touch(&self, turn: Turn, chunk: ChunkIndex) {
+    pub(super) fn touch(&self, turn: Turn, place: Place) {
         if let Some(heard) = self.heard.borrow_mut().get_mut(&turn.round) {
-            heard.entry(chunk).or_default();
+            heard.entry(piece_of(place)).or_default();
         }
     }
 
-    /// A node has given what its copy has, or said that its medium has it no more. Nobody may wait for that any more.
-    pub(super) fn hear(&self, turn: Turn, chunk: ChunkIndex, node: NodeId) {
+    /// The copy that a piece is asked of first, counted in the order of the configuration, and going round.
+    pub(super) fn copy(&self, turn: Turn, place: Place) -> u32 {
+        let shift = turn.number / turn.copies;
+        if shift == 0 {
+            return turn.number;
+        }
+        let rounds = self.heard.borrow();
+        let before = rounds
+            .get(&turn.round)
+            .map(|heard| heard.range(..piece_of(place)).count());
+        turn.number + shift * before.unwrap_or(0) as u32
+    }
+
+    /// A node has answered.
+    pub(super) fn hear(&self, turn: Turn, place: Place, node: NodeId, status: PeerStatus) {
+        let said = match status {
+            PeerStatus::Answered(Status::Done) | PeerStatus::Failed(IoError::Checksum) => Said::Bytes,
+            // What nobody here knows looks like an error of the medium, too.
+            PeerStatus::Answered(Status::DeviceFailed) | PeerStatus::Failed(IoError::Media) => Said::Failed,
+            _ => return,
+        };
         if let Some(heard) = self.heard.borrow_mut().get_mut(&turn.round) {
-            heard.entry(chunk).or_default().push(node);
+            heard.entry(piece_of(place)).or_default().push((node, said));
         }
     }
 }
@@ -69,16 +114,20 @@ impl Round {
         Self { core, number }
     }
 
-    /// Reads as [`bdev::ChannelExt::read`] does, from the copy of this number first, from 0 to before [`Round::copies`]. If it cannot
-    /// answer, another one gives the bytes.
-    pub async fn read(&self, lba: Lba, buffer: BufferMut, copy: u32) -> (Result<(), IoError>, BufferMut) {
+    /// Reads as [`bdev::ChannelExt::read`] does, by the turn of this number, from 0 to before [`Round::turns`]: as many as there are copies
+    /// ask one of these first for all pieces. If it cannot answer, another one gives the bytes.
+    pub async fn read(&self, lba: Lba, buffer: BufferMut, number: u32) -> (Result<(), IoError>, BufferMut) {
         let blocks = match self.core.shape().blocks_in(buffer.len()) {
             Ok(blocks) => blocks,
             Err(error) => return (Err(error), buffer),
         };
-        let round = self.number;
+        let turn = Turn {
+            round: self.number,
+            number,
+            copies: self.copies().max(1),
+        };
         let (request, pending) = bdev::request(Operation::Read, lba, blocks, Data::Into(buffer));
-        self.core.submit(request, Some(Turn { round, copy }), no_leaves());
+        self.core.submit(request, Some(turn), no_leaves());
         let completion = pending.await;
         match completion.data {
             Data::Into(buffer) => (completion.status, buffer),
@@ -86,23 +135,53 @@ impl Round {
         }
     }
 
-    /// Copies to be asked: as many as a chunk should have, or as one that was read has now. Does not block.
-    pub fn copies(&self) -> u32 {
+    /// As many as a chunk should have, or as one that was read has now.
+    fn copies(&self) -> u32 {
         let rounds = self.core.rounds.heard.borrow();
         let touched = rounds[&self.number].keys();
-        let most = touched.map(|chunk| self.core.members(*chunk).len()).max();
+        let most = touched.map(|(chunk, _)| self.core.members(*chunk).len()).max();
         self.core.copies().max(most.unwrap_or(0) as u32)
     }
 
-    /// Whether every copy of what was read has answered, as far as is known now: has given its bytes, or said that its medium has them
-    /// no more. Does not block.
-    pub fn has_heard_all(&self) -> bool {
+    /// Turns to be taken: one for each copy, and where several pieces were read, which different copies may have right, some more. Does not
+    /// block.
+    pub fn turns(&self) -> u32 {
+        let copies = self.copies();
+        match self.core.rounds.heard.borrow()[&self.number].len() {
+            0 | 1 => copies,
+            _ => copies.max(copies.saturating_mul(copies).min(TURNS_MAX)),
+        }
+    }
+
+    /// Whether every copy of what was read has answered with what its medium has, as far as is known now. Where all say that their disks
+    /// failed they have answered, too: nobody else is left who could. If one has not answered, a newer configuration is asked for, which may
+    /// have left it out.
+    pub async fn has_heard_all(&self) -> bool {
         self.core.look_at_map();
+        if self.knows_all() {
+            return true;
+        }
+        let refreshed = self.core.refreshed.changed();
+        self.core.refresh();
+        // A master that does not answer in time leaves nobody out.
+        let _ = time::timeout(REFRESH_WAIT, refreshed).await;
+        self.core.look_at_map();
+        self.knows_all()
+    }
+
+    /// By the configurations that are known.
+    fn knows_all(&self) -> bool {
         let rounds = self.core.rounds.heard.borrow();
-        rounds[&self.number].iter().all(|(chunk, heard)| {
-            let members = self.core.members(*chunk);
-            !members.is_empty() && members.iter().all(|node| heard.contains(node))
-        })
+        let heard = &rounds[&self.number];
+        let is_heard = |(&(chunk, _), answers): (&Piece, &Vec<(NodeId, Said)>)| {
+            let members = self.core.members(chunk);
+            let has = |node: &NodeId, said| answers.contains(&(*node, said));
+            let any_bytes = members.iter().any(|node| has(node, Said::Bytes));
+            let is_in = |node| has(node, Said::Bytes) || (!any_bytes && has(node, Said::Failed));
+            !members.is_empty() && members.iter().all(is_in)
+        };
+        // What was never asked for was not heard of.
+        !heard.is_empty() && heard.iter().all(is_heard)
     }
 }
 

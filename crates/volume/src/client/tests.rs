@@ -6,3 +6,4 @@ mod nodes;
 mod portals;
 mod random;
 mod reservations;
+mod rounds;

@@ -10,7 +10,7 @@ use reactor::sim::Simulation;
 use reactor::{Buffer, BufferMut, BufferPool, time};
 
 use super::nodes::{BLOCK, Fault, Nodes, config, disk, links};
-use crate::client::{ClientOptions, Round, VolumeChannel, VolumeDevice};
+use crate::client::{ClientOptions, VolumeChannel, VolumeDevice};
 use crate::identity::NodeId;
 use crate::message::codec::NativeOperation;
 use crate::output::Status;
@@ -520,101 +520,6 @@ fn a_flush_visits_the_write_nodes_of_what_was_written() {
         nodes.seen.borrow_mut().clear();
         channel.flush().await.unwrap();
         assert!(nodes.seen.borrow().is_empty());
-    });
-}
-
-#[test]
-fn a_reader_can_visit_every_copy() {
-    simulate(|nodes, _device, channel| async move {
-        let members: Vec<_> = config(0, 1).members.iter().map(|member| member.node).collect();
-        let ask = async |round: &Round, copies: &[u32]| {
-            nodes.seen.borrow_mut().clear();
-            for &copy in copies {
-                round.read(Lba(0), buffer(1), copy).await.0.unwrap();
-            }
-            let asked: Vec<_> = nodes.seen.borrow().iter().map(|seen| seen.0).collect();
-            asked
-        };
-        let round = channel.round();
-        assert_eq!(round.copies(), 3);
-        assert_eq!(ask(&round, &[0, 1]).await, members[..2]);
-        assert!(!round.has_heard_all());
-        assert_eq!(ask(&round, &[2]).await, members[2..]);
-        assert!(round.has_heard_all());
-        // A copy whose medium has failed has nothing more to say. One that cannot answer is passed over, and not forgotten.
-        for (fault, says_all) in [
-            (Fault::Says(Status::DeviceFailed), true),
-            (Fault::Fails(IoError::Checksum), true),
-            // It is asked again by the newer configuration.
-            (Fault::Says(Status::StaleEpoch(Epoch(2))), true),
-            (Fault::Says(Status::NotReady), false),
-            (Fault::Fails(IoError::TimedOut), false),
-            (Fault::Fails(IoError::Gone), false),
-            (Fault::Unreachable, false),
-            (Fault::LostBefore, false),
-        ] {
-            nodes.plant(Some(members[1]), fault);
-            let round = channel.round();
-            let asked = ask(&round, &[0, 1, 2]).await;
-            assert_eq!(asked.len(), 4, "{fault:?}");
-            assert_eq!(round.has_heard_all(), says_all, "{fault:?}");
-            // When it is there again it is heard.
-            ask(&round, &[1]).await;
-            assert!(round.has_heard_all(), "{fault:?}");
-        }
-        // Nor is one that hangs waited for.
-        nodes.silent.borrow_mut().push(members[1]);
-        let (round, start) = (channel.round(), time::now());
-        ask(&round, &[0, 1, 2]).await;
-        assert!(!round.has_heard_all());
-        assert!(time::now().since(start) < Duration::from_millis(200));
-    });
-}
-
-#[test]
-fn each_chunk_of_a_range_has_to_be_heard_of() {
-    simulate(|nodes, _device, channel| async move {
-        // Eight blocks of two chunks, whose copies lie on different nodes.
-        let round = channel.round();
-        let second = config(1, 1).members[2].node;
-        for copy in 0..2 {
-            round.read(Lba(0), buffer(8), copy).await.0.unwrap();
-        }
-        nodes.plant(Some(second), Fault::Unreachable);
-        // The first chunk may have a copy there, too: the fault strikes who is asked first.
-        round.read(Lba(4), buffer(4), 2).await.0.unwrap();
-        round.read(Lba(0), buffer(4), 2).await.0.unwrap();
-        assert!(
-            !round.has_heard_all(),
-            "the second chunk's third copy has not answered"
-        );
-        round.read(Lba(0), buffer(8), 2).await.0.unwrap();
-        assert!(round.has_heard_all());
-    });
-}
-
-#[test]
-fn copies_are_counted_by_the_newest_configuration() {
-    simulate(|nodes, _device, channel| async move {
-        let round = channel.round();
-        for copy in 0..3 {
-            round.read(Lba(0), buffer(1), copy).await.0.unwrap();
-        }
-        // One of them is left out, and another node has one, which nobody has heard.
-        nodes.masters.reconfigure(0);
-        nodes.masters.tell();
-        let (old, new) = (config(0, 1).members, config(0, 2).members);
-        let added = new.iter().position(|member| !old.contains(member)).unwrap();
-        assert!(!round.has_heard_all());
-        round.read(Lba(0), buffer(1), added as u32).await.0.unwrap();
-        assert!(round.has_heard_all());
-        // One that says that the configuration is newer is asked again by that, and not passed over.
-        nodes.masters.reconfigure(0);
-        let round = channel.round();
-        for copy in 0..3 {
-            round.read(Lba(0), buffer(1), copy).await.0.unwrap();
-        }
-        assert!(round.has_heard_all());
     });
 }
 

@@ -102,6 +102,14 @@ impl Masters {
         configs[chunk as usize] = config(chunk, epoch);
     }
 
+    /// The same, and it has the same members but for one.
+    pub(super) fn leave_out(&self, chunk: u32, node: NodeId) {
+        let config = &mut self.committed.lock().unwrap().1[chunk as usize];
+        config.epoch.0 += 1;
+        config.members.retain(|member| member.node != node);
+        config.write_node = config.members[0].node;
+    }
+
     pub(super) fn append_group(&self, chunks: u32) {
         let (geometry, configs) = &mut *self.committed.lock().unwrap();
         geometry.append_group(chunks).unwrap();
