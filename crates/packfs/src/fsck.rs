@@ -217,7 +217,9 @@ async fn explained(hold: &WriterHold, error: FsckError) -> FsckError {
 /// An answer that is not of the bytes of a superblock keeps a repair from taking it for damaged.
 fn away(options: &FsckOptions, error: OpenError) -> FsckError {
     match error {
-        OpenError::Io(source) if options.repair => FsckError::Away(source),
+        OpenError::Io(source) | OpenError::SuperblockAway { source, .. } if options.repair => {
+            FsckError::Away(source)
+        }
         error => error.into(),
     }
 }

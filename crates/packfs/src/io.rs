@@ -349,7 +349,7 @@ impl Medium {
         mut check: impl FnMut(&[u8]) -> Result<T, E>,
         all: bool,
     ) -> Result<Result<T, E>, IoError> {
-        let (mut first, mut away) = (None, None);
+        let (mut first, mut away, mut gave) = (None, None, false);
         let mut attempts = self.attempts();
         loop {
             let buffer = self.pool.allocate(length).await.map_err(|_| IoError::Exhausted)?;
@@ -358,6 +358,7 @@ impl Medium {
                 Ok(Some(buffer)) => Ok(check(&buffer)),
                 Err(error) => Err(error),
             };
+            gave |= said.is_ok();
             match said {
                 Ok(Ok(value)) => return Ok(Ok(value)),
                 Err(error) if all && !matches!(error, IoError::Media | IoError::Checksum) => {
@@ -369,6 +370,10 @@ impl Medium {
         }
         if all && away.is_none() {
             away = attempts.away().await;
+        }
+        // Where one copy has it, another one that has not grown so far yet is behind.
+        if away == Some(IoError::OutOfRange) && gave {
+            away = Some(IoError::Unavailable);
         }
         match away {
             Some(error) => Err(error),

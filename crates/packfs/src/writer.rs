@@ -445,8 +445,14 @@ pub(crate) async fn explain(hold: &WriterHold, error: OpenError) -> OpenError {
 fn of_replacing(error: ReplaceError, address: u64) -> OpenError {
     match error {
         ReplaceError::Counts => OpenError::SuperblockCounts { address },
-        // The medium's own failure, or the lease's end.
-        ReplaceError::Away(error @ (IoError::Media | IoError::Checksum | IoError::Fenced)) => error.into(),
+        // The medium's own failure, the lease's end, or what is of this side.
+        ReplaceError::Away(
+            error @ (IoError::Media
+            | IoError::Checksum
+            | IoError::Fenced
+            | IoError::Exhausted
+            | IoError::OutOfRange),
+        ) => error.into(),
         ReplaceError::Away(source) => OpenError::SuperblockAway { address, source },
         ReplaceError::Write(WriteError::Lease(error)) => error.into(),
         ReplaceError::Write(WriteError::Io { source, .. }) => source.into(),

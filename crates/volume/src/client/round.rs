@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bdev::{Data, IoError, Operation};
-use foundation::Lba;
+use foundation::{Instant, Lba};
 use reactor::{BufferMut, time};
 
 use super::channel::{Core, no_leaves};
@@ -24,6 +24,9 @@ const TURNS_MAX: u32 = 12;
 
 /// So long a newer configuration is waited for, which may have left out who did not answer.
 const REFRESH_WAIT: Duration = Duration::from_secs(1);
+
+/// So long nobody waits for one again after masters that said nothing: a check of many damaged pieces would wait for each.
+const REFRESH_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which copy a piece of a round is to be read from.
 #[derive(Clone, Copy)]
@@ -54,6 +57,8 @@ type Heard = BTreeMap<Piece, Vec<(NodeId, Said)>>;
 pub(super) struct Rounds {
     last: Cell<u64>,
     heard: RefCell<BTreeMap<u64, Heard>>,
+    /// When a newer configuration was last waited for in vain.
+    unanswered: Cell<Option<Instant>>,
 }
 
 fn piece_of(place: Place) -> Piece {
@@ -85,7 +90,8 @@ impl Rounds {
         let before = rounds
             .get(&turn.round)
             .map(|heard| heard.range(..piece_of(place)).count());
-        turn.number + shift * before.unwrap_or(0) as u32
+        // Chunks may have fewer members than the turns of a shift: where these begin must not move with the shift.
+        turn.number % turn.copies + shift * before.unwrap_or(0) as u32
     }
 
     /// A node has answered.
@@ -106,12 +112,18 @@ impl Rounds {
 pub struct Round {
     core: Rc<Core>,
     number: u64,
+    /// A turn ended with an error: nobody had some piece.
+    has_failed: Cell<bool>,
 }
 
 impl Round {
     pub(super) fn new(core: Rc<Core>) -> Self {
         let number = core.rounds.begin();
-        Self { core, number }
+        Self {
+            core,
+            number,
+            has_failed: Cell::new(false),
+        }
     }
 
     /// Reads as [`bdev::ChannelExt::read`] does, by the turn of this number, from 0 to before [`Round::turns`]: as many as there are copies
@@ -129,6 +141,9 @@ impl Round {
         let (request, pending) = bdev::request(Operation::Read, lba, blocks, Data::Into(buffer));
         self.core.submit(request, Some(turn), no_leaves());
         let completion = pending.await;
+        if completion.status.is_err() {
+            self.has_failed.set(true);
+        }
         match completion.data {
             Data::Into(buffer) => (completion.status, buffer),
             _ => (completion.status.and(Err(IoError::Aborted)), BufferMut::empty()),
@@ -143,12 +158,13 @@ impl Round {
         self.core.copies().max(most.unwrap_or(0) as u32)
     }
 
-    /// Turns to be taken: one for each copy, and where several pieces were read, which different copies may have right, some more. Does not
-    /// block.
+    /// Turns to be taken: one for each copy, and where several pieces were read, which different copies may have right, some more; not if
+    /// nobody gave one of them, where each turn may take as long as a read may. Does not block.
     pub fn turns(&self) -> u32 {
         let copies = self.copies();
         match self.core.rounds.heard.borrow()[&self.number].len() {
             0 | 1 => copies,
+            _ if self.has_failed.get() => copies,
             _ => copies.max(copies.saturating_mul(copies).min(TURNS_MAX)),
         }
     }
@@ -161,10 +177,18 @@ impl Round {
         if self.knows_all() {
             return true;
         }
+        let unanswered = &self.core.rounds.unanswered;
+        if unanswered
+            .get()
+            .is_some_and(|last| time::now().since(last) < REFRESH_PAUSE)
+        {
+            return false;
+        }
         let refreshed = self.core.refreshed.changed();
         self.core.refresh();
         // A master that does not answer in time leaves nobody out.
-        let _ = time::timeout(REFRESH_WAIT, refreshed).await;
+        let answered = time::timeout(REFRESH_WAIT, refreshed).await;
+        unanswered.set(answered.is_err().then(time::now));
         self.core.look_at_map();
         self.knows_all()
     }

@@ -1,5 +1,6 @@
 //! A round asks every copy, and says whether it has heard all that counts.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bdev::{ChannelExt, IoError};
@@ -157,6 +158,38 @@ fn of_two_pieces_each_copy_of_one_is_asked_for_with_each_of_the_other() {
 }
 
 #[test]
+fn so_it_is_where_a_chunk_has_fewer_members() {
+    simulate(|nodes, _device, channel| async move {
+        for fewer in 0..2 {
+            let gone = members(fewer)[2];
+            nodes.masters.leave_out(fewer, gone);
+            nodes.masters.tell();
+            let round = channel.round();
+            let mut asked = BTreeSet::new();
+            for turn in 0..9 {
+                nodes.seen.borrow_mut().clear();
+                round.read(Lba(0), buffer(8), turn).await.0.unwrap();
+                let seen = nodes.seen.borrow();
+                asked.insert((seen[0].0, seen[1].0));
+            }
+            assert_eq!(asked.len(), [6, 4][fewer as usize], "{asked:?}");
+        }
+    });
+}
+
+#[test]
+fn what_nobody_gives_is_asked_of_each_copy_once() {
+    simulate(|nodes, _device, channel| async move {
+        let round = channel.round();
+        for node in members(0) {
+            nodes.plant(Some(node), Fault::Says(Status::DeviceFailed));
+        }
+        round.read(Lba(0), buffer(8), 0).await.0.unwrap_err();
+        assert_eq!(round.turns(), 3);
+    });
+}
+
+#[test]
 fn a_range_is_read_though_each_of_its_chunks_has_another_copy_away() {
     simulate(|nodes, _device, channel| async move {
         channel.write(Lba(0), filled(8, 7)).await.unwrap();
@@ -200,6 +233,12 @@ fn a_member_that_is_left_out_meanwhile_counts_no_more() {
         let start = time::now();
         assert!(!round.has_heard_all().await);
         assert!(time::now().since(start) < Duration::from_secs(2));
+        // Nor is it by the next piece that is damaged.
+        let round = channel.round();
+        round.read(Lba(0), buffer(1), 0).await.0.unwrap();
+        let start = time::now();
+        assert!(!round.has_heard_all().await);
+        assert!(time::now().since(start) < Duration::from_millis(100));
     });
 }
 
