@@ -673,6 +673,7 @@ impl Life {
             FromTarget::Used(volumes) => self.usage.volumes(volumes),
             FromTarget::Damage(damage) => self.usage.damaged(damage),
             FromTarget::SnapshotLosses(losses) => self.usage.snapshots_lost(losses),
+            FromTarget::Differing(chunks) => self.usage.copies_differ(chunks),
             FromTarget::Release(release) => self.usage.release(release),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
         }

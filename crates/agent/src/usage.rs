@@ -25,6 +25,8 @@ pub(crate) struct Usage {
     damage: Option<agentlink::Damage>,
     /// Of copies of snapshots.
     losses: Vec<agentlink::SnapshotLoss>,
+    /// Blocks that copies hold differently, by chunk.
+    differing: BTreeMap<(u32, u32), u32>,
     is_damage_due: bool,
     /// Which release the target is; none of one that does not say it, or not yet.
     release: Option<String>,
@@ -40,6 +42,7 @@ impl Usage {
             tell_at: Instant::now(),
             damage: None,
             losses: Vec::new(),
+            differing: BTreeMap::new(),
             is_damage_due: false,
             release: None,
             release_until: Instant::now() + RELEASE_WITHIN,
@@ -72,6 +75,13 @@ impl Usage {
     pub(crate) fn snapshots_lost(&mut self, losses: Vec<agentlink::SnapshotLoss>) {
         self.is_damage_due |= self.losses != losses;
         self.losses = losses;
+    }
+
+    pub(crate) fn copies_differ(&mut self, differing: Vec<(agentlink::Chunk, u32)>) {
+        let of_chunk = |(chunk, blocks): (agentlink::Chunk, u32)| ((chunk.volume, chunk.index), blocks);
+        let differing = differing.into_iter().map(of_chunk).collect();
+        self.is_damage_due |= self.differing != differing;
+        self.differing = differing;
     }
 
     /// The disks, with what snapshots hold of each.
@@ -116,13 +126,26 @@ impl Usage {
     pub(crate) fn damage_due(&mut self) -> Option<v1::Damage> {
         let damage = self.damage.as_ref().filter(|_| self.is_damage_due)?;
         self.is_damage_due = false;
-        let of_copy = |copy: &agentlink::CopyDamage| v1::CopyDamage {
+        let mut differing = self.differing.clone();
+        let mut of_copy = |copy: &agentlink::CopyDamage| v1::CopyDamage {
             volume: copy.chunk.volume,
             index: copy.chunk.index,
             damaged_blocks: copy.damaged,
             repaired_blocks: copy.repaired,
             lost_blocks: copy.lost,
+            differing_blocks: differing
+                .remove(&(copy.chunk.volume, copy.chunk.index))
+                .unwrap_or(0),
         };
+        let damaged: Vec<_> = damage.copies.iter().map(&mut of_copy).collect();
+        let fits = |((volume, index), differing_blocks)| v1::CopyDamage {
+            volume,
+            index,
+            differing_blocks,
+            ..v1::CopyDamage::default()
+        };
+        // Masters take no more than so many, and of damage the last are the least.
+        let copies = differing.into_iter().map(fits).chain(damaged).collect();
         let of_snapshot = |loss: &agentlink::SnapshotLoss| v1::SnapshotLoss {
             volume: loss.chunk.volume,
             index: loss.chunk.index,
@@ -131,7 +154,7 @@ impl Usage {
         };
         Some(v1::Damage {
             snapshots: self.losses.iter().map(of_snapshot).collect(),
-            copies: damage.copies.iter().map(of_copy).collect(),
+            copies,
             scrub: Some(v1::Scrub {
                 oldest_unix_ms: damage.scrub_oldest_unix_ms,
                 compared_blocks: damage.scrubbed_blocks,
@@ -172,6 +195,7 @@ mod tests {
             damaged_blocks: 2,
             repaired_blocks: 1,
             lost_blocks: 1,
+            differing_blocks: 0,
         };
         assert_eq!(
             (&told.copies[..], told.scrub.unwrap().compared_blocks),
@@ -194,6 +218,15 @@ mod tests {
         assert_eq!((told.copies.len(), told.snapshots), (1, vec![loss]));
         usage.snapshots_lost(Vec::new());
         assert_eq!(usage.damage_due().unwrap().snapshots, Vec::new());
+        let chunk = |index| agentlink::Chunk { volume: 3, index };
+        usage.copies_differ(vec![(chunk(4), 7), (chunk(5), 8)]);
+        let told = usage.damage_due().unwrap().copies;
+        let rows = told.iter().map(|copy| (copy.index, copy.damaged_blocks, copy.differing_blocks));
+        assert_eq!(rows.collect::<Vec<_>>(), [(5, 0, 8), (4, 2, 7)]);
+        usage.copies_differ(vec![(chunk(4), 7), (chunk(5), 8)]);
+        assert_eq!(usage.damage_due(), None);
+        usage.copies_differ(Vec::new());
+        assert_eq!(usage.damage_due().unwrap().copies.len(), 1);
         assert_eq!(usage.damage_due(), None);
         usage.volumes(vec![(3, 4096, 0)]);
         assert!(usage.due().is_some() && usage.damage_due().is_some());

@@ -526,6 +526,9 @@ pub enum FromTarget {
     /// Copies of snapshots with blocks that no copy has right, [`SnapshotLoss::COPIES_MAX`] at most: when the agent has said that it knows
     /// this, and when it has changed, each second.
     SnapshotLosses(Vec<SnapshotLoss>),
+    /// Chunks with blocks that their copies hold differently though each fits its checksum, and how many, as their write node here has found,
+    /// [`Damage::COPIES_MAX`] at most: when the agent has said that it knows this, and when it has changed, each second.
+    Differing(Vec<(Chunk, u32)>),
 }
 
 impl FromTarget {
@@ -543,6 +546,8 @@ impl FromTarget {
     pub const KINDS_OF_RELEASE: u32 = 22;
     /// One that knows so many kinds passes on which snapshots have lost blocks, by [`FromTarget::SnapshotLosses`].
     pub const KINDS_OF_SNAPSHOT_LOSSES: u32 = 23;
+    /// One that knows so many kinds passes on which copies differ, by [`FromTarget::Differing`].
+    pub const KINDS_OF_DIFFERING: u32 = 24;
 }
 
 /// What goes one way over the link.
@@ -568,7 +573,7 @@ impl Frame for ToTarget {
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 23;
+    const KINDS: u32 = 24;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

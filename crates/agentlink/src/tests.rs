@@ -329,6 +329,10 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::SnapshotLosses(vec![loss]))),
         "0800000001001601ac0203800105"
     );
+    assert_eq!(
+        hex(&frame(&FromTarget::Differing(vec![(chunk, 5)]))),
+        "0600000001001701ac020305"
+    );
 }
 
 #[test]
@@ -375,8 +379,10 @@ fn what_each_side_knows_is_counted_right() {
     let release = FromTarget::Release(String::new());
     assert_eq!(last(frame(&release)) + 1, FromTarget::KINDS_OF_RELEASE);
     let losses = FromTarget::SnapshotLosses(Vec::new());
-    assert_eq!(last(frame(&losses)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_SNAPSHOT_LOSSES);
+    assert_eq!(last(frame(&losses)) + 1, FromTarget::KINDS_OF_SNAPSHOT_LOSSES);
+    let differing = FromTarget::Differing(Vec::new());
+    assert_eq!(last(frame(&differing)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DIFFERING);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE

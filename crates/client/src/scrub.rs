@@ -1,5 +1,5 @@
-//! Has the nodes compare every block of every copy of a volume with its checksum, and repair what does not fit
-//! (decision 0069).
+//! Has the nodes compare every block of every copy of a volume with its checksum, and the copies with each other, and repair what does not fit
+//! (decisions 0069 and 0144).
 //!
 //! The blocks do not leave their nodes: each copy is asked, a stripe unit at a time, to read itself
 //! ([`NativeOperation::Check`]). What does not fit is repaired as after any other read, in the order of writes. Copies of snapshots are asked
@@ -17,7 +17,7 @@ use proto::v1;
 use reactor::sync::Semaphore;
 use reactor::{BufferPool, spawn, time};
 use volume::client::{PeerStatus, Place};
-use volume::message::codec::{Checked, NativeCommand, NativeFields, NativeOperation};
+use volume::message::codec::{Agreed, Checked, NativeCommand, NativeFields, NativeOperation};
 use volume::{ChunkIndex, NodeId, Piece, SnapshotId, Status, TraceId, WriterToken};
 
 use crate::ask::ask;
@@ -50,6 +50,12 @@ pub struct Scrubbed {
     pub unchecked_blocks: u64,
     /// Blocks of copies that did not answer, or are not in sync any more.
     pub unreached_blocks: u64,
+    /// Blocks of the volume that fitted their checksums and were not the same on all copies, and now are as most copies had them.
+    pub outvoted_blocks: u64,
+    /// Blocks of the volume that are not the same on all copies, and nothing says which is right.
+    pub differing_blocks: u64,
+    /// The first of these that was found.
+    pub first_differing: Option<Lba>,
 }
 
 /// One copy's part of a stripe unit.
@@ -58,6 +64,25 @@ struct Part {
     piece: Piece,
     lba: Lba,
     node: NodeId,
+}
+
+/// What the copies of a stripe unit have said of it so far.
+struct Unit {
+    /// Copies that have not been asked, or have not answered.
+    left: usize,
+    /// None of one that did not say what it has.
+    digests: Vec<Option<u32>>,
+}
+
+impl Unit {
+    /// Notes what a copy says; true if it was the last one, and they do not say the same.
+    fn heard(&mut self, digest: Option<u32>) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.digests.push(digest);
+        let mut said = self.digests.iter().flatten();
+        let first = said.next();
+        self.left == 0 && said.any(|digest| Some(digest) != first)
+    }
 }
 
 struct Scrub {
@@ -146,6 +171,10 @@ impl Scrub {
                     scrubbed.done_blocks += blocks;
                 });
             }
+            let unit = Rc::new(RefCell::new(Unit {
+                left: nodes.len(),
+                digests: Vec::new(),
+            }));
             for &node in nodes {
                 let part = Part {
                     piece,
@@ -160,9 +189,13 @@ impl Scrub {
                 let bytes = u64::from(piece.range.count) * u64::from(map.geometry.block_bytes);
                 let takes = Duration::from_secs_f64(bytes as f64 / bytes_per_second.max(1) as f64);
                 next = next.max(now) + takes;
-                let scrub_part = scrub.clone();
+                let (scrub_part, unit) = (scrub.clone(), unit.clone());
                 drop(spawn(async move {
-                    scrub_part.check(part).await;
+                    let digest = scrub_part.check(part).await;
+                    let differs = unit.borrow_mut().heard(digest);
+                    if differs {
+                        scrub_part.compare_copies(part).await;
+                    }
                     drop(slot);
                 }));
                 tell(&scrub.scrubbed.borrow());
@@ -174,7 +207,7 @@ impl Scrub {
             held.push(slots.acquire().await);
         }
         if let Some(why) = scrub.failed.borrow().as_ref() {
-            tracing::warn!(why, "a copy was not compared with its checksums");
+            tracing::warn!(why, "a copy was not compared");
         }
         let scrubbed = *scrub.scrubbed.borrow();
         tell(&scrubbed);
@@ -214,11 +247,13 @@ impl Scrub {
         change(&mut self.scrubbed.borrow_mut());
     }
 
-    /// Has a copy compare its part; block by block if something in it is lost.
-    async fn check(&self, part: Part) {
+    /// Has a copy compare its part; block by block if something in it is lost. Returns by what it is compared with others', if that is known of
+    /// the whole part.
+    async fn check(&self, part: Part) -> Option<u32> {
         let count = part.piece.range.count;
-        if self.check_once(part, count > 1).await {
-            return self.note(|scrubbed| scrubbed.done_blocks += u64::from(count));
+        if let Some(digest) = self.check_once(part, count > 1).await {
+            self.note(|scrubbed| scrubbed.done_blocks += u64::from(count));
+            return digest;
         }
         for offset in 0..count {
             let mut one = part;
@@ -228,17 +263,64 @@ impl Scrub {
             self.check_once(one, false).await;
             self.note(|scrubbed| scrubbed.done_blocks += 1);
         }
+        None
     }
 
-    /// Notes what a copy says. False, and nothing is noted, if a block is lost and the part can be divided.
-    async fn check_once(&self, part: Part, can_divide: bool) -> bool {
+    /// Copies of a stripe unit have said different things of it: something was written between, or they differ, which the write node finds out,
+    /// and mends if most copies hold the same.
+    async fn compare_copies(&self, part: Part) {
+        let count = u64::from(part.piece.range.count);
+        let began = time::now();
+        loop {
+            let (answer, data) = self
+                .ask_to(self.write_node(part), NativeOperation::CompareCopies, part)
+                .await;
+            match (answer, data) {
+                (PeerStatus::Answered(Status::Done), Data::Into(bytes)) => {
+                    let agreed = Agreed::decode(&bytes);
+                    return self.note(|scrubbed| {
+                        scrubbed.outvoted_blocks += u64::from(agreed.mended).min(count);
+                        if agreed.differing > 0 {
+                            scrubbed.differing_blocks += u64::from(agreed.differing).min(count);
+                            let first = Lba(part.lba.0 + u64::from(agreed.first).min(count - 1));
+                            let before = scrubbed.first_differing.get_or_insert(first);
+                            *before = first.min(*before);
+                        }
+                    });
+                }
+                (answer, _) => {
+                    // A node of before this release.
+                    if matches!(answer, PeerStatus::Failed(_)) || time::now() >= began + PATIENCE {
+                        let why = format!(
+                            "copies of chunk {} were not compared with each other: {answer:?}",
+                            part.piece.chunk.0
+                        );
+                        self.failed.borrow_mut().get_or_insert(why);
+                        return self.note(|scrubbed| scrubbed.unreached_blocks += count);
+                    }
+                    time::sleep(PAUSE).await;
+                    let _ = time::timeout(PATIENCE, self.session.refresh()).await;
+                }
+            }
+        }
+    }
+
+    fn write_node(&self, part: Part) -> NodeId {
+        let map = self.session.map();
+        let config = map.chunks.config(part.piece.chunk);
+        config.map_or(part.node, |config| config.write_node)
+    }
+
+    /// Notes what a copy says, and returns its digest, if it says one. None, and nothing is noted, if a block is lost and the part can be
+    /// divided.
+    async fn check_once(&self, part: Part, can_divide: bool) -> Option<Option<u32>> {
         let count = u64::from(part.piece.range.count);
         let began = time::now();
         if self.silent.borrow().contains(&part.node) {
             let why = format!("node {} says nothing of the snapshot's copies", part.node);
             self.failed.borrow_mut().get_or_insert(why);
             self.note(|scrubbed| scrubbed.unreached_blocks += count);
-            return true;
+            return Some(None);
         }
         loop {
             let (status, data) = self.ask_for(part).await;
@@ -246,26 +328,32 @@ impl Scrub {
                 PeerStatus::Answered(Status::Done) => {
                     let Data::Into(bytes) = data else {
                         self.note(|scrubbed| scrubbed.unreached_blocks += count);
-                        return true;
+                        return Some(None);
                     };
-                    let Checked { compared, damaged } = Checked::decode(&bytes);
+                    let Checked {
+                        compared,
+                        damaged,
+                        digest,
+                    } = Checked::decode(&bytes);
                     self.note(|scrubbed| {
                         let compared = u64::from(compared).min(count);
                         scrubbed.compared_blocks += compared;
                         scrubbed.unchecked_blocks += count - compared;
                         scrubbed.repaired_blocks += u64::from(damaged).min(count);
                     });
-                    return true;
+                    return Some(digest);
                 }
-                PeerStatus::Answered(Status::DeviceFailed) if can_divide => return false,
+                PeerStatus::Answered(Status::DeviceFailed) if can_divide => return None,
                 PeerStatus::Answered(Status::DeviceFailed)
                     if self.is_member(part) && time::now() >= began + FAILED_FOR =>
                 {
                     self.note(|scrubbed| scrubbed.lost_blocks += count);
-                    return true;
+                    return Some(None);
                 }
                 // It went meanwhile, since it has no place there any more.
-                PeerStatus::Answered(Status::SnapshotAborted) if self.snapshot.is_some() => return true,
+                PeerStatus::Answered(Status::SnapshotAborted) if self.snapshot.is_some() => {
+                    return Some(None);
+                }
                 other if self.is_over(part, other, began) => {
                     let why = format!(
                         "node {} says {other:?} of chunk {}",
@@ -276,7 +364,7 @@ impl Scrub {
                         self.silent.borrow_mut().insert(part.node);
                     }
                     self.note(|scrubbed| scrubbed.unreached_blocks += count);
-                    return true;
+                    return Some(None);
                 }
                 _ => {
                     time::sleep(PAUSE).await;
@@ -304,15 +392,20 @@ impl Scrub {
     }
 
     async fn ask_for(&self, part: Part) -> (PeerStatus, Data) {
+        let operation = self
+            .snapshot
+            .map_or(NativeOperation::Check, NativeOperation::CheckSnapshot);
+        self.ask_to(part.node, operation, part).await
+    }
+
+    async fn ask_to(&self, node: NodeId, operation: NativeOperation, part: Part) -> (PeerStatus, Data) {
         let Ok(room) = BufferPool::current().allocate(Checked::BYTES).await else {
             return (PeerStatus::Unreachable, Data::None);
         };
         let map = self.session.map();
         let epoch = map.chunks.config(part.piece.chunk).map(|config| config.epoch);
         let command = NativeCommand {
-            operation: self
-                .snapshot
-                .map_or(NativeOperation::Check, NativeOperation::CheckSnapshot),
+            operation,
             volume: self.session.number(),
             fields: NativeFields {
                 epoch: epoch.unwrap_or_default(),
@@ -327,6 +420,6 @@ impl Scrub {
             chunk: part.piece.chunk,
             first_block: part.piece.range.start,
         };
-        ask(&self.links, part.node, command, place, Data::Into(room)).await
+        ask(&self.links, node, command, place, Data::Into(room)).await
     }
 }

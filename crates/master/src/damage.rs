@@ -15,6 +15,7 @@ pub(crate) fn of(damage: &v1::Damage) -> Told {
             damaged: copy.damaged_blocks,
             repaired: copy.repaired_blocks,
             lost: copy.lost_blocks.into(),
+            differing: copy.differing_blocks.into(),
         };
         (id, damage)
     };

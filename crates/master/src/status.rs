@@ -53,6 +53,7 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
             .used
             .map(|used| convert::volume_use(volume.volume.number, used)),
         lost_blocks: volume.damage.lost,
+        differing_blocks: volume.damage.differing,
         damaged_blocks: volume.damage.damaged,
         repaired_blocks: volume.damage.repaired,
         lost_of_snapshots: volume.lost_of_snapshots.iter().map(lost_of_snapshot).collect(),

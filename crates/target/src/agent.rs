@@ -232,6 +232,11 @@ impl Teller {
             let message = FromTarget::SnapshotLosses;
             self.tell(DAMAGE_INTERVAL, Some(nothing), Node::snapshot_losses, message);
         }
+        if kinds >= FromTarget::KINDS_OF_DIFFERING {
+            let nothing = Vec::new();
+            let message = FromTarget::Differing;
+            self.tell(DAMAGE_INTERVAL, Some(nothing), Node::differing, message);
+        }
         let nothing = Vec::new();
         self.tell(
             HEALTH_INTERVAL,

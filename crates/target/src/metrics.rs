@@ -240,6 +240,16 @@ fn checksums(text: &mut Text) {
         &CHECKSUMS.scrubbed_blocks,
     );
     count(
+        "redhare_copies_differing_blocks_total",
+        "Blocks that the copies of a chunk in sync were found to hold differently though each fits its checksum, at chunks whose writes are ordered here.",
+        &CHECKSUMS.differing_blocks,
+    );
+    count(
+        "redhare_copies_outvoted_blocks_total",
+        "Of those, blocks that all copies hold alike since, as most of them did.",
+        &CHECKSUMS.outvoted_blocks,
+    );
+    count(
         "redhare_scrubbed_copies_total",
         "Chunk copies that were compared whole in the background.",
         &CHECKSUMS.scrubbed_copies,

@@ -22,6 +22,7 @@
 //! - `sync_writes`: volumes of which no write is acknowledged before it is durable.
 
 mod agent;
+mod agree;
 mod board;
 mod clock;
 mod copies;

@@ -306,6 +306,28 @@ impl Sums {
         self.lost.extend(first..first + count);
     }
 
+    /// Most copies hold something else in a block that fits this sum here: it is wrong from now on, until it is written. False, and nothing
+    /// changes, if this is not its sum, or not any more. Its page has been read ([`Sums::unread`]).
+    ///
+    /// # Panics
+    /// If the copy has no such block.
+    pub fn outvote(&mut self, block: u32, sum: u32) -> bool {
+        assert!(block < self.blocks);
+        let at = (block % SUMS_PER_PAGE) as usize;
+        let page = self.pages.get_mut(block / SUMS_PER_PAGE);
+        let Some(page) = page.filter(|page| page.knows(at) && page.sums[at] == sum && sum != UNKNOWN) else {
+            return false;
+        };
+        page.used = true;
+        // One that what lies there does not have.
+        let other = match sum ^ 1 {
+            UNKNOWN => sum ^ 2,
+            other => other,
+        };
+        page.set(at, other);
+        true
+    }
+
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
     /// now on, unless it says that they are lost.
     pub fn check(

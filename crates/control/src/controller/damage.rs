@@ -27,6 +27,8 @@ pub struct Damage {
     pub repaired: u64,
     /// Blocks that no copy has right, and that have not been written since.
     pub lost: u64,
+    /// Blocks that copies hold differently though each fits its checksum, and that have not been written since.
+    pub differing: u64,
 }
 
 /// How far a node is with comparing its copies with their checksums in the background.
@@ -77,6 +79,7 @@ impl Damages {
             of_chunk.repaired = of_chunk.repaired.saturating_add(said.repaired.min(said.damaged));
             // Two that were its write node one after the other mean the same blocks.
             of_chunk.lost = of_chunk.lost.max(said.lost.min(blocks));
+            of_chunk.differing = of_chunk.differing.max(said.differing.min(blocks));
         }
         of_chunk
     }
@@ -123,6 +126,7 @@ impl Damage {
         self.damaged = self.damaged.saturating_add(other.damaged);
         self.repaired = self.repaired.saturating_add(other.repaired);
         self.lost = self.lost.saturating_add(other.lost);
+        self.differing = self.differing.saturating_add(other.differing);
     }
 }
 

@@ -432,6 +432,12 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
     );
     text.of_volumes(view, head, |row| Some(row.lost_blocks));
     let head = (
+        "redhare_volume_differing_blocks",
+        "gauge",
+        "Blocks that copies hold differently though each fits its checksum, until they are written.",
+    );
+    text.of_volumes(view, head, |row| Some(row.differing_blocks));
+    let head = (
         "redhare_volume_lost_snapshot_blocks",
         "gauge",
         "Blocks of its snapshots that no copy has right.",

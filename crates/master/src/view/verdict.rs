@@ -234,6 +234,14 @@ impl Health {
             );
             self.trouble(Verdict::Critical, what);
         }
+        if volume.differing_blocks > 0 {
+            let differing = volume.differing_blocks;
+            let what = format!(
+                "\"{name}\": copies hold different bytes in {differing} blocks, each of which fits its checksum, and readers may get either until \
+                 they are written (\"redhare volume scrub {name}\" says where the first is)"
+            );
+            self.trouble(Verdict::Critical, what);
+        }
         for lost in &volume.lost_of_snapshots {
             let (snapshot, lost) = (&lost.snapshot, lost.lost_blocks);
             let what = format!(
@@ -296,6 +304,7 @@ mod tests {
             placeless_chunks: 0,
             crowded_chunks: 0,
             lost_blocks: 0,
+            differing_blocks: 0,
             lost_of_snapshots: Vec::new(),
             damaged_blocks: 0,
             repaired_blocks: 0,
@@ -564,6 +573,16 @@ mod tests {
         );
         assert_eq!(rotten.describe_health(), "all copies in sync; 3 blocks are lost");
         rotten.lost_blocks = 0;
+        rotten.differing_blocks = 4;
+        let health = of(&view(vec![rotten.clone()]));
+        assert_eq!(health.verdict, Verdict::Critical);
+        let lines = health.describe().1;
+        assert!(
+            lines.starts_with("  ! \"data\": copies hold different bytes in 4 blocks"),
+            "{lines}"
+        );
+        assert_eq!(rotten.describe_health(), "all copies in sync; copies differ in 4 blocks");
+        rotten.differing_blocks = 0;
         rotten.lost_of_snapshots = vec![LostOfSnapshot {
             snapshot: "monday".to_owned(),
             lost_blocks: 2,

@@ -46,6 +46,8 @@ pub struct VolumeRow {
     pub crowded_chunks: u32,
     /// Blocks that no copy has right: reading them is an error until they are written.
     pub lost_blocks: u64,
+    /// Blocks that copies hold differently though each fits its checksum: readers may get either until they are written.
+    pub differing_blocks: u64,
     /// Snapshots with blocks that no copy has right: reading these is an error until a copy that has them answers.
     pub lost_of_snapshots: Vec<LostOfSnapshot>,
     /// Blocks of copies that did not fit their checksums since their nodes' targets began.
@@ -220,6 +222,7 @@ impl VolumeRow {
             placeless_chunks: status.placeless_chunks,
             crowded_chunks: status.crowded_chunks,
             lost_blocks: status.lost_blocks,
+            differing_blocks: status.differing_blocks,
             lost_of_snapshots: status.lost_of_snapshots.iter().map(LostOfSnapshot::of).collect(),
             damaged_blocks: status.damaged_blocks,
             repaired_blocks: status.repaired_blocks,
@@ -256,6 +259,10 @@ impl VolumeRow {
             0 => None,
             count => Some(format!("{count} blocks are lost")),
         };
+        let differing = match self.differing_blocks {
+            0 => None,
+            count => Some(format!("copies differ in {count} blocks")),
+        };
         let lost_of_snapshots = match self.lost_of_snapshots.len() {
             0 => None,
             1 => Some("a snapshot has lost blocks".to_owned()),
@@ -270,6 +277,7 @@ impl VolumeRow {
             .chain(growth)
             .chain(roomless)
             .chain(lost)
+            .chain(differing)
             .chain(lost_of_snapshots)
             .chain(crowded)
             .chain(exported)

@@ -288,6 +288,13 @@ impl Copies {
         copies.values().filter_map(shown).collect()
     }
 
+    /// Chunks whose copies differ, as write nodes here have found, and in how many blocks.
+    pub(super) fn differing(&self) -> Vec<(agentlink::Chunk, u32)> {
+        let copies = self.copies.borrow();
+        let differing = |copy: &Rc<Copy>| copy.sums.as_ref()?.differing();
+        copies.values().filter_map(differing).collect()
+    }
+
     /// On which open file a copy lies, where its own blocks do, and where the pages of their checksums, if it has any; none in
     /// a simulation, and on a disk without direct I/O, which others could not read past its page cache.
     pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>, Option<Vec<Run>>)> {

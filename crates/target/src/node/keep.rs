@@ -112,7 +112,7 @@ impl Node {
     }
 
     /// What other nodes are asked.
-    fn about(
+    pub(super) fn about(
         &self,
         (chunk, _): Key,
         geometry: &Geometry,

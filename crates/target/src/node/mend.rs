@@ -307,6 +307,7 @@ impl Node {
         let checked = Checked {
             compared: compared.compared,
             damaged: compared.mended,
+            digest: None,
         };
         let room = BufferPool::current().allocate(Checked::BYTES).await;
         let mut room = room.map_err(|_| Status::Busy)?;

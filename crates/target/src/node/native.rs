@@ -14,7 +14,7 @@ use protocols::nvme::Status as NvmeStatus;
 use reactor::sync::OneshotSender;
 use reactor::{Buffer, time};
 use volume::client::PeerStatus;
-use volume::message::codec::{Checked, NativeCommand, NativeOperation, native_status_code};
+use volume::message::codec::{Checked, NativeCommand, NativeOperation, digest_of, native_status_code};
 use volume::{
     BlockRange, ChunkId, Geometry, HostId, Operation, Piece, RequestId, Session, Status, VolumeNumber,
     WriteKind,
@@ -39,8 +39,8 @@ enum Asker {
 pub(super) enum CheckAsker {
     /// A command, with its room for the answer in bytes.
     Command(Reply, usize),
-    /// This node itself: how the read ended, and how many blocks were newly found not to fit.
-    Scrub(OneshotSender<(Status, u32)>),
+    /// This node itself: how the read ended, and what was found.
+    Scrub(OneshotSender<(Status, Checked)>),
 }
 
 /// See [`NativeOperation::Check`].
@@ -251,12 +251,16 @@ impl Natives {
                     true => check.request.range.count,
                     false => 0,
                 };
-                let damaged = check.damaged;
+                let bytes = read.unwrap_or(filled);
+                let is_whole = status == Status::Done && bytes.len() == range_bytes(check.request.range);
+                let checked = Checked {
+                    compared,
+                    damaged: check.damaged,
+                    digest: is_whole.then(|| digest_of(&bytes)),
+                };
                 match check.asker {
-                    CheckAsker::Command(reply, room_bytes) => {
-                        end_check(reply, room_bytes, status, Checked { compared, damaged });
-                    }
-                    CheckAsker::Scrub(answer) => answer.send((status, damaged)),
+                    CheckAsker::Command(reply, room_bytes) => end_check(reply, room_bytes, status, checked),
+                    CheckAsker::Scrub(answer) => answer.send((status, checked)),
                 }
             }
             asker => end(asker, read.unwrap_or(filled), status),
@@ -267,13 +271,19 @@ impl Natives {
 
 /// Answers what was checked.
 fn end_check(reply: Reply, room_bytes: usize, status: Status, checked: Checked) {
-    if let Some((code, result)) = native_status_code(status) {
-        return reply.complete(NvmeStatus::new(1, code), result, Buffer::empty());
+    match native_status_code(status) {
+        Some((code, result)) => reply.complete(NvmeStatus::new(1, code), result, Buffer::empty()),
+        None => answer(reply, room_bytes, &checked.encode()),
     }
+}
+
+/// Gives the room that there is for an answer these bytes, and zeros behind them.
+pub(super) fn answer(reply: Reply, room_bytes: usize, bytes: &[u8]) {
     match reactor::BufferPool::current().try_allocate(room_bytes) {
-        Ok(mut room) if room.len() >= Checked::BYTES => {
-            room.fill(0);
-            room[..Checked::BYTES].copy_from_slice(&checked.encode());
+        Ok(mut room) if room.len() >= bytes.len() => {
+            let (head, rest) = room.split_at_mut(bytes.len());
+            head.copy_from_slice(bytes);
+            rest.fill(0);
             reply.complete(NvmeStatus::SUCCESS, 0, room.freeze());
         }
         Ok(_) => reply.complete(NvmeStatus::DATA_SGL_LENGTH_INVALID, 0, Buffer::empty()),
@@ -364,6 +374,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         | NativeOperation::CheckSnapshot(_)
         | NativeOperation::Locate { .. }
         | NativeOperation::Check
+        | NativeOperation::CompareCopies
         | NativeOperation::Flush => matches!(role, Role::Admin | Role::Client | Role::ReadOnly),
         NativeOperation::Write { .. }
         | NativeOperation::WriteZeroes { .. }
@@ -375,7 +386,7 @@ fn allows(role: Role, operation: &NativeOperation) -> bool {
         NativeOperation::Cut(_) | NativeOperation::Release(_) | NativeOperation::Abandon(_) => {
             role == Role::Admin
         }
-        NativeOperation::CountSnapshot(_) => false,
+        NativeOperation::CountSnapshot(_) | NativeOperation::Outvote(_) => false,
     }
 }
 
@@ -421,6 +432,8 @@ fn request_of(
         NativeOperation::Abandon(snapshot) => (Operation::Abandon(snapshot), false),
         NativeOperation::Locate { .. }
         | NativeOperation::Check
+        | NativeOperation::CompareCopies
+        | NativeOperation::Outvote(_)
         | NativeOperation::ReadSnapshot(_)
         | NativeOperation::CheckSnapshot(_)
         | NativeOperation::CountSnapshot(_) => (Operation::Read, false),
@@ -505,16 +518,18 @@ impl NativeHandler {
     }
 
     fn start(&self, node: &Rc<Node>, native: &NativeCommand, call: Call) -> Result<(), (Call, NvmeStatus)> {
-        // Nodes count each other's copies past here.
+        // Nodes ask each other about their copies past here.
         let portals = matches!(
             native.operation,
-            NativeOperation::Claim | NativeOperation::CountSnapshot(_)
+            NativeOperation::Claim | NativeOperation::CountSnapshot(_) | NativeOperation::Outvote(_)
         );
         let clients = matches!(
             native.operation,
             NativeOperation::Fence
                 | NativeOperation::Locate { .. }
                 | NativeOperation::Check
+                | NativeOperation::CompareCopies
+                | NativeOperation::Outvote(_)
                 | NativeOperation::Cut(_)
                 | NativeOperation::Release(_)
                 | NativeOperation::Abandon(_)
@@ -546,6 +561,10 @@ impl NativeHandler {
         };
         if let NativeOperation::Locate { checks } = native.operation {
             self.locate(node, chunk, checks, call);
+            return Ok(());
+        }
+        if native.operation == NativeOperation::CompareCopies {
+            node.answer_comparison(chunk, request, call);
             return Ok(());
         }
         let Call {
@@ -660,6 +679,21 @@ impl NativeHandler {
     }
 }
 
+/// Tells the write node what this node's copy has, of a chunk that both have in sync.
+pub(super) fn check_for_peer(node: &Rc<Node>, native: &NativeCommand, call: Call) {
+    let (chunk, request) = match request_of(node, native, Session::default(), 0) {
+        Ok(request) => request,
+        Err(status) => return call.reply.complete(status, 0, Buffer::empty()),
+    };
+    let asker = CheckAsker::Command(call.reply, call.room_bytes);
+    let id = node.natives.check(Check::new(asker, chunk, request));
+    node.push(Event::Request {
+        chunk,
+        request: volume::Request { id, ..request },
+        data: None,
+    });
+}
+
 /// Answers what a copy of a snapshot has, or what its checksums say of it; the core has no part in it.
 pub(super) fn look_at_snapshot(node: &Rc<Node>, native: NativeCommand, call: Call) {
     let node = node.clone();
@@ -729,6 +763,8 @@ mod tests {
             (NativeOperation::Deallocate { fua: false }, [true, true, false]),
             (NativeOperation::DeallocateRun { fua: false }, [true, true, false]),
             (NativeOperation::Fence, [true, true, false]),
+            (NativeOperation::CompareCopies, [true, true, true]),
+            (NativeOperation::Outvote(1), [false, false, false]),
             (NativeOperation::Cut(snapshot), [true, false, false]),
             (NativeOperation::Abandon(snapshot), [true, false, false]),
         ] {

@@ -187,7 +187,7 @@ impl Peers {
         known.map(|(node, _)| *node).collect()
     }
 
-    /// Asks a peer about its copies of snapshots: the answer's result, and what came back; else what it says, or none if it cannot be
+    /// Asks a peer about its copies: the answer's result, and what came back; else what it says, or none if it cannot be
     /// reached now or does not answer in time.
     pub(super) async fn ask_native(
         &self,
@@ -559,6 +559,8 @@ impl CommandHandler for PeerHandler {
             return match native.operation {
                 NativeOperation::ReadSnapshot(_) => native::look_at_snapshot(&node, native, call),
                 NativeOperation::CountSnapshot(snapshot) => node.count_snapshot(native, snapshot, call),
+                NativeOperation::Check => native::check_for_peer(&node, &native, call),
+                NativeOperation::Outvote(sum) => node.answer_outvote(self.from, &native, sum, call),
                 _ => self.portal.submit(call),
             };
         }

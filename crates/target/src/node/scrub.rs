@@ -1,5 +1,5 @@
-//! Compares every copy with its checksums now and then (`docs/decisions/0069`), and those of snapshots, too (`docs/decisions/0094`): what a
-//! disk has lost is found, and repaired from another copy, while there still is one. One part at a time, behind which the disk has long pauses; when a copy was compared
+//! Compares every copy with its checksums now and then (`docs/decisions/0069`), the write node's with the others (`docs/decisions/0144`), and those of
+//! snapshots, too (`docs/decisions/0094`): what a disk has lost is found, and repaired from another copy, while there still is one. One part at a time, behind which the disk has long pauses; when a copy was compared
 //! last stands with it on its disk, so that a restart does not begin anew.
 
 use std::cell::RefCell;
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use foundation::Instant;
 use reactor::sync::oneshot;
 use reactor::{spawn, time};
+use volume::message::codec::Checked;
 use volume::{
     BlockRange, ChunkId, HostId, Operation, Request, RequestId, Session, Status, TraceId, WriterToken,
 };
@@ -92,7 +93,12 @@ async fn compare(weak: &Weak<Node>, what: What, interval: Duration) -> bool {
     };
     for range in parts_of(&runs) {
         let Some(node) = weak.upgrade() else { return false };
-        if !node.compare_part(what, range).await {
+        // The write node asks its own copy among all.
+        let with_others = match what {
+            What::Copy(chunk) => node.compare_copies(chunk, range).await.is_some(),
+            What::Snapshot(_) => false,
+        };
+        if !with_others && !node.compare_part(what, range).await {
             return false;
         }
         drop(node);
@@ -209,11 +215,11 @@ impl Node {
     }
 
     /// Has the core read a part, as for a client that wants to know what the checksums say; none if the copy has gone.
-    fn check_part(
+    pub(super) fn check_part(
         &self,
         chunk: ChunkId,
         range: BlockRange,
-    ) -> Option<impl Future<Output = Option<(Status, u32)>> + use<>> {
+    ) -> Option<impl Future<Output = Option<(Status, Checked)>> + use<>> {
         let epoch = self.copies.epoch_of(chunk)?;
         let (answer, answered) = oneshot();
         let request = Request {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use agentlink::{CopyDamage, Damage};
+use agentlink::{Chunk, CopyDamage, Damage};
 use bdev::{Channel, ChannelExt, Data, IoError, Operation};
 use foundation::Lba;
 use reactor::BufferPool;
@@ -52,6 +52,10 @@ pub struct ChecksumMeasures {
     pub damaged_pages: AtomicU64,
     /// Blocks that were read in the background only to compare them.
     pub scrubbed_blocks: AtomicU64,
+    /// Blocks of chunks whose writes are ordered here that copies in sync hold differently, each time that is found.
+    pub differing_blocks: AtomicU64,
+    /// Of those, blocks that all copies hold alike since, as most of them did.
+    pub outvoted_blocks: AtomicU64,
     /// Copies that were compared whole in the background.
     pub scrubbed_copies: AtomicU64,
     /// Blocks of snapshots' copies that were read and did not fit their checksums, or could not be read.
@@ -74,6 +78,8 @@ pub static CHECKSUMS: ChecksumMeasures = ChecksumMeasures {
     repaired_blocks: AtomicU64::new(0),
     damaged_pages: AtomicU64::new(0),
     scrubbed_blocks: AtomicU64::new(0),
+    differing_blocks: AtomicU64::new(0),
+    outvoted_blocks: AtomicU64::new(0),
     scrubbed_copies: AtomicU64::new(0),
     snapshot_damaged_blocks: AtomicU64::new(0),
     snapshot_repaired_blocks: AtomicU64::new(0),
@@ -98,6 +104,8 @@ pub(super) struct CopySums {
     damaged: RefCell<BTreeSet<u32>>,
     /// Blocks that no copy has right, as this write node has found, and that have neither been written since nor read right here.
     lost: RefCell<BTreeSet<u32>>,
+    /// Blocks that fit and that copies hold differently, as this write node has found, and that have not been written since.
+    differing: RefCell<BTreeSet<u32>>,
     /// How many blocks were damaged since this copy was found, and how many of them have been written since.
     shown: Cell<[u64; 2]>,
     counted: Cell<usize>,
@@ -127,6 +135,7 @@ impl CopySums {
             read: Notify::new(),
             damaged: RefCell::default(),
             lost: RefCell::default(),
+            differing: RefCell::default(),
             shown: Cell::default(),
             counted: Cell::new(0),
         })
@@ -147,6 +156,7 @@ impl CopySums {
             self.shown.set([found, before + repaired]);
         }
         take_out(&self.lost, range, &[]);
+        take_out(&self.differing, range, &[]);
         self.keep_bound();
     }
 
@@ -161,6 +171,17 @@ impl CopySums {
         }
         let found = bytes.chunks_exact(BLOCK_BYTES).map(Found::of);
         self.sums.borrow().vouches(range.start, found)
+    }
+
+    /// Most copies hold something else in a block that fits this sum here: it does not fit any more, if this is its sum still.
+    pub(super) async fn outvote(self: &Rc<Self>, block: u32, sum: u32) -> bool {
+        loop {
+            let unread = self.sums.borrow().unread(block, 1);
+            match unread {
+                Some(page) => self.read_page(page).await,
+                None => return self.sums.borrow_mut().outvote(block, sum),
+            }
+        }
     }
 
     /// A write has failed: nothing is known of what its blocks hold.
@@ -239,6 +260,18 @@ impl CopySums {
             tracing::warn!(chunk = ?self.chunk, blocks = ?new, "blocks of a chunk copy do not fit their checksums");
         }
         new.len()
+    }
+
+    /// Of these blocks, copies hold those differently, and no others.
+    pub(super) fn differ(&self, range: BlockRange, blocks: &[u32]) {
+        take_out(&self.differing, range, blocks);
+        self.differing.borrow_mut().extend(blocks);
+    }
+
+    /// How many blocks copies hold differently, if any.
+    pub(super) fn differing(&self) -> Option<(Chunk, u32)> {
+        let count = self.differing.borrow().len() as u32;
+        (count > 0).then(|| (to_chunk(self.chunk), count))
     }
 
     /// What there is to say of it, if anything.
@@ -378,6 +411,14 @@ impl Node {
             scrub_oldest_unix_ms: CHECKSUMS.scrub_oldest_unix_ms.load(Ordering::Relaxed),
             scrubbed_blocks: CHECKSUMS.scrubbed_blocks.load(Ordering::Relaxed),
         }
+    }
+
+    /// Chunks with blocks that their copies hold differently, as the agent hears it.
+    pub fn differing(&self) -> Vec<(Chunk, u32)> {
+        let mut chunks = self.copies.differing();
+        chunks.sort_by_key(|(_, blocks)| Reverse(*blocks));
+        chunks.truncate(Damage::COPIES_MAX);
+        chunks
     }
 
     /// No copy of a chunk has these blocks right, as its write node here has found.

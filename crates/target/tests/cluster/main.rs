@@ -1,6 +1,7 @@
 //! Three whole nodes on simulated hosts: real replication core, real NVMe/TCP between them, real blobstores on
 //! simulated disks. The masters are played by the test. A native client writes and reads through the peer subsystem.
 
+mod agree;
 mod checksums;
 mod clones;
 mod counters;

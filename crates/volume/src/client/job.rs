@@ -111,6 +111,8 @@ fn needs_flush(operation: NativeOperation) -> bool {
         | NativeOperation::Flush
         | NativeOperation::Fence
         | NativeOperation::Check
+        | NativeOperation::CompareCopies
+        | NativeOperation::Outvote(_)
         | NativeOperation::Locate { .. }
         | NativeOperation::Cut(_)
         | NativeOperation::Release(_)

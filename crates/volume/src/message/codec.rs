@@ -16,14 +16,16 @@ use crate::identity::{
     VolumeNumber, WriterToken,
 };
 
+mod checked;
 mod grants;
 mod location;
 mod native;
 
+pub use checked::{Agreed, Checked, digest_of};
 pub use grants::LIST_CHUNKS_MAX;
 pub use location::{Location, OpenFile, Run};
 pub use native::{
-    Checked, NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode,
+    NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode,
     native_status_code, native_status_from_code,
 };
 

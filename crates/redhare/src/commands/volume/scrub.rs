@@ -33,6 +33,13 @@ struct PartView {
     unchecked_bytes: u64,
     /// Of copies that did not answer, or are not in sync.
     unreached_bytes: u64,
+    /// Fitted their checksums, and are now as most copies had them.
+    outvoted_blocks: u64,
+    /// Not the same on all copies, and nothing says which is right.
+    differing_blocks: u64,
+    /// Where the first of these lies in the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_differing_byte: Option<u64>,
 }
 
 impl PartView {
@@ -44,15 +51,18 @@ impl PartView {
             lost_blocks: scrubbed.lost_blocks,
             unchecked_bytes: scrubbed.unchecked_blocks * BLOCK_BYTES,
             unreached_bytes: scrubbed.unreached_blocks * BLOCK_BYTES,
+            outvoted_blocks: scrubbed.outvoted_blocks,
+            differing_blocks: scrubbed.differing_blocks,
+            first_differing_byte: scrubbed.first_differing.map(|first| first.0 * BLOCK_BYTES),
         }
     }
 
     fn is_whole(&self) -> bool {
-        (self.lost_blocks, self.unchecked_bytes, self.unreached_bytes) == (0, 0, 0)
+        (self.lost_blocks, self.unchecked_bytes, self.unreached_bytes) == (0, 0, 0) && self.differing_blocks == 0
     }
 }
 
-/// Has every copy of a volume and of its snapshots compared with its checksums.
+/// Has every copy of a volume and of its snapshots compared with its checksums, and the volume's with each other.
 pub(super) fn run(
     cluster: &ClusterArguments,
     name: String,
@@ -149,6 +159,21 @@ fn describe_part(view: &PartView, what: &str, volume: &str) -> String {
             view.lost_blocks
         ));
     }
+    if view.outvoted_blocks > 0 {
+        text.push_str(&format!(
+            "{} blocks fitted their checksums on every copy and were not the same on all: they are now what most copies had; a disk has lost what it \
+             had said was written, so look at the disks of the nodes that the targets' logs name\n",
+            view.outvoted_blocks
+        ));
+    }
+    if view.differing_blocks > 0 {
+        let first = view.first_differing_byte.unwrap_or_default();
+        text.push_str(&format!(
+            "DIFFERENT: {} blocks are not the same on all copies, and nothing says which is right, the first at byte {first} of the volume: readers may get \
+             either until they are written; restore what lies there from a backup, and look at the disks of the nodes that the write nodes' logs name\n",
+            view.differing_blocks
+        ));
+    }
     if view.unchecked_bytes > 0 {
         text.push_str(&format!(
             "{} are of copies without checksums; a volume made with \"--checksums on\" has them\n",
@@ -193,6 +218,8 @@ mod tests {
         assert!(view.live.is_whole());
         (view.live.repaired_blocks, view.live.lost_blocks) = (2, 1);
         (view.live.unchecked_bytes, view.live.unreached_bytes) = (4096, 1 << 20);
+        (view.live.outvoted_blocks, view.live.differing_blocks) = (5, 6);
+        view.live.first_differing_byte = Some(8192);
         view.snapshots[0].lost_blocks = 3;
         let said = describe(&view);
         for words in [
@@ -201,6 +228,8 @@ mod tests {
             "4 KiB are of copies without checksums",
             "1 MiB were not compared",
             "NOT REPAIRED: 3 blocks",
+            "5 blocks fitted their checksums on every copy",
+            "DIFFERENT: 6 blocks are not the same on all copies, and nothing says which is right, the first at byte 8192 of",
         ] {
             assert!(said.contains(words), "{said}");
         }

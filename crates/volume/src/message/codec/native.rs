@@ -50,6 +50,10 @@ pub mod native_opcode {
     pub const DEALLOCATE_RUN: u8 = 0xb8;
     /// Write if the blocks hold what is expected; vendor specific, data to the controller: the bytes expected, then those to write.
     pub const COMPARE_AND_WRITE: u8 = 0xbd;
+    /// Compare what the copies hold with each other; vendor specific, [`super::Agreed`] to the host.
+    pub const COMPARE_COPIES: u8 = 0xbe;
+    /// Most copies hold something else in a block; vendor specific, no data, only between nodes.
+    pub const OUTVOTE: u8 = 0xbc;
 }
 
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -131,8 +135,14 @@ pub enum NativeOperation {
         checks: bool,
     },
     /// Read the blocks of this copy and compare them with their checksums; what does not fit is repaired. The answer is
-    /// [`Checked`]; the blocks stay where they are.
+    /// [`super::Checked`]; the blocks stay where they are.
     Check,
+    /// Compare what all copies in sync hold in the blocks; the write node does. A copy that most others contradict gets their bytes. The
+    /// answer is [`super::Agreed`].
+    CompareCopies,
+    /// Most copies hold something else in this one block than this copy, where its checksum is this. If it still is, the block does not fit any
+    /// more. Only from the write node.
+    Outvote(u32),
     /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].
     Claim,
     /// Keep the chunk as it is, and hold acknowledgements ([`crate::Operation::Cut`]).
@@ -160,6 +170,8 @@ impl NativeOperation {
                 | Self::Flush
                 | Self::Locate { .. }
                 | Self::Check
+                | Self::CompareCopies
+                | Self::Outvote(_)
                 | Self::ReadSnapshot(_)
                 | Self::CheckSnapshot(_)
                 | Self::CountSnapshot(_)
@@ -270,6 +282,8 @@ impl NativeCommand {
             NativeOperation::Locate { .. } => (native_opcode::LOCATE, false, false),
             NativeOperation::Claim => (native_opcode::CLAIM, false, false),
             NativeOperation::Check => (native_opcode::CHECK, false, false),
+            NativeOperation::CompareCopies => (native_opcode::COMPARE_COPIES, false, false),
+            NativeOperation::Outvote(_) => (native_opcode::OUTVOTE, false, false),
             NativeOperation::Cut(_) => (native_opcode::CUT, false, false),
             NativeOperation::Release(_) => (native_opcode::RELEASE, false, false),
             NativeOperation::Abandon(_) => (native_opcode::ABANDON, false, false),
@@ -287,6 +301,9 @@ impl NativeCommand {
             self.operation
         {
             own.writer_token = WriterToken(snapshot.0);
+        }
+        if let NativeOperation::Outvote(sum) = self.operation {
+            own.writer_token = WriterToken(sum.into());
         }
         own.encode(&mut fields);
         if !of_chunk {
@@ -338,6 +355,11 @@ impl NativeCommand {
             },
             native_opcode::CLAIM => NativeOperation::Claim,
             native_opcode::CHECK => NativeOperation::Check,
+            native_opcode::COMPARE_COPIES => NativeOperation::CompareCopies,
+            // A checksum has no more bits.
+            native_opcode::OUTVOTE => {
+                NativeOperation::Outvote(std::mem::take(&mut own.writer_token).0 as u32)
+            }
             native_opcode::CUT => NativeOperation::Cut(SnapshotId(fields.quad(2))),
             native_opcode::RELEASE => NativeOperation::Release(SnapshotId(fields.quad(2))),
             native_opcode::ABANDON => NativeOperation::Abandon(SnapshotId(fields.quad(2))),
@@ -365,40 +387,6 @@ impl NativeCommand {
                 None => fields.cdw10_15[3],
             },
         })
-    }
-}
-
-/// What [`NativeOperation::Check`] answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
-    /// Blocks of 4 KiB that were compared with their checksums; 0 if the copy has none.
-    pub compared: u32,
-    /// Of those, blocks that did not fit when they were read first. They fit now.
-    pub damaged: u32,
-}
-
-impl Checked {
-    /// Length of the answer; what is behind the two numbers is zero.
-    pub const BYTES: usize = 16;
-
-    /// The answer's bytes.
-    pub fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..4].copy_from_slice(&self.compared.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.damaged.to_le_bytes());
-        bytes
-    }
-
-    /// Reads an answer; one that is too short says nothing.
-    pub fn decode(bytes: &[u8]) -> Self {
-        let word = |at: usize| {
-            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
-            word.map_or(0, u32::from_le_bytes)
-        };
-        Self {
-            compared: word(0),
-            damaged: word(4),
-        }
     }
 }
 
@@ -564,16 +552,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_checked_is_said_in_sixteen_bytes() {
-        let checked = Checked {
-            compared: 0x0102_0304,
-            damaged: 5,
+    fn a_copy_that_is_outvoted_is_told_by_the_checksum_that_it_has() {
+        let fields = CommandFields {
+            opcode: 0xbc,
+            mptr: 9,
+            cdw2: 0xfedc_ba98,
+            cdw10_15: [7, 0, 0, 0, 0, 0],
+            ..Default::default()
         };
-        let bytes = checked.encode();
-        assert_eq!(bytes, [4, 3, 2, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Checked::decode(&bytes), checked);
-        assert_eq!(Checked::decode(&bytes[..7]).damaged, 0);
-        assert!(TABLE.contains("8Ah Check"));
+        let command = NativeCommand::decode(&fields).unwrap();
+        assert_eq!(
+            (command.operation, command.fields.writer_token, command.blocks),
+            (NativeOperation::Outvote(0xfedc_ba98), WriterToken(0), 1)
+        );
+        assert_eq!(command.encode(), fields);
+        assert!(TABLE.contains("BCh Outvote"));
     }
 
     #[test]
@@ -675,7 +668,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_say_what_was_said(kind in 0..17u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
+        fn commands_say_what_was_said(kind in 0..19u8, fua: bool, n: [u64; 4], volume: u32, blocks in 1..=NATIVE_BLOCKS_MAX) {
             let operation = match kind {
                 0 => NativeOperation::Read,
                 1 => NativeOperation::Write { fua },
@@ -693,12 +686,14 @@ mod tests {
                 13 => NativeOperation::CheckSnapshot(SnapshotId(n[3])),
                 14 => NativeOperation::DeallocateRun { fua },
                 15 => NativeOperation::CompareAndWrite { fua },
+                16 => NativeOperation::CompareCopies,
+                17 => NativeOperation::Outvote(n[3] as u32),
                 _ => NativeOperation::Locate { checks: fua },
             };
             let command = NativeCommand {
                 operation,
                 volume: VolumeNumber(volume),
-                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if kind == 11 || kind == 13 { 0 } else { n[1] }), first_lba: Lba(n[2]) },
+                fields: NativeFields { epoch: Epoch(n[0]), writer_token: WriterToken(if matches!(kind, 11 | 13 | 17) { 0 } else { n[1] }), first_lba: Lba(n[2]) },
                 blocks: if operation.is_of_chunk() { 0 } else { blocks },
                 trace: TraceId(n[3]),
                 portal_token: if operation.snapshot().is_some() { 0 } else { volume.rotate_left(9) },
