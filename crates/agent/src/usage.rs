@@ -1,6 +1,7 @@
 //! What a node's disks are used for, what is wrong with the blocks there, and which release its target is, as that says, on its way to
 //! the masters.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -137,15 +138,19 @@ impl Usage {
                 .remove(&(copy.chunk.volume, copy.chunk.index))
                 .unwrap_or(0),
         };
-        let damaged: Vec<_> = damage.copies.iter().map(&mut of_copy).collect();
-        let fits = |((volume, index), differing_blocks)| v1::CopyDamage {
-            volume,
-            index,
-            differing_blocks,
-            ..v1::CopyDamage::default()
-        };
-        // Masters take no more than so many, and of damage the last are the least.
-        let copies = differing.into_iter().map(fits).chain(damaged).collect();
+        let mut copies: Vec<_> = damage.copies.iter().map(&mut of_copy).collect();
+        copies.extend(
+            differing
+                .into_iter()
+                .map(|((volume, index), differing_blocks)| v1::CopyDamage {
+                    volume,
+                    index,
+                    differing_blocks,
+                    ..v1::CopyDamage::default()
+                }),
+        );
+        // Masters take no more than so many.
+        copies.sort_by_key(|copy| Reverse((copy.lost_blocks, copy.differing_blocks, copy.damaged_blocks)));
         let of_snapshot = |loss: &agentlink::SnapshotLoss| v1::SnapshotLoss {
             volume: loss.chunk.volume,
             index: loss.chunk.index,
@@ -221,8 +226,10 @@ mod tests {
         let chunk = |index| agentlink::Chunk { volume: 3, index };
         usage.copies_differ(vec![(chunk(4), 7), (chunk(5), 8)]);
         let told = usage.damage_due().unwrap().copies;
-        let rows = told.iter().map(|copy| (copy.index, copy.damaged_blocks, copy.differing_blocks));
-        assert_eq!(rows.collect::<Vec<_>>(), [(5, 0, 8), (4, 2, 7)]);
+        let rows = told
+            .iter()
+            .map(|copy| (copy.index, copy.damaged_blocks, copy.differing_blocks));
+        assert_eq!(rows.collect::<Vec<_>>(), [(4, 2, 7), (5, 0, 8)]);
         usage.copies_differ(vec![(chunk(4), 7), (chunk(5), 8)]);
         assert_eq!(usage.damage_due(), None);
         usage.copies_differ(Vec::new());

@@ -30,6 +30,8 @@ const DEPTH: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A copy whose disk has failed says the same of a block as one that lacks it as all others do, until it is left out.
 const FAILED_FOR: Duration = Duration::from_secs(2);
+/// A write node that refuses to compare copies so often, and once more, does not know how.
+const REFUSALS_MAX: u32 = 3;
 /// Before a copy is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -50,8 +52,10 @@ pub struct Scrubbed {
     pub unchecked_blocks: u64,
     /// Blocks of copies that did not answer, or are not in sync any more.
     pub unreached_blocks: u64,
-    /// Blocks of the volume that fitted their checksums and were not the same on all copies, and now are as most copies had them.
+    /// Blocks of the volume that one copy held otherwise than all others though each fitted its checksum, and holds as they do now.
     pub outvoted_blocks: u64,
+    /// Blocks of the volume of which not all copies could say what they hold, since one is on a node of before this release, or has lost blocks there.
+    pub uncompared_blocks: u64,
     /// Blocks of the volume that are not the same on all copies, and nothing says which is right.
     pub differing_blocks: u64,
     /// The first of these that was found.
@@ -74,14 +78,40 @@ struct Unit {
     digests: Vec<Option<u32>>,
 }
 
+/// What that means.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    /// More are to come, or all say the same.
+    Nothing,
+    /// All have said what they hold, and that is not the same.
+    Different,
+    /// Not all have said it.
+    Unknown,
+}
+
 impl Unit {
-    /// Notes what a copy says; true if it was the last one, and they do not say the same.
-    fn heard(&mut self, digest: Option<u32>) -> bool {
+    /// Notes what a copy says.
+    fn heard(&mut self, digest: Option<u32>) -> Heard {
         self.left = self.left.saturating_sub(1);
         self.digests.push(digest);
-        let mut said = self.digests.iter().flatten();
-        let first = said.next();
-        self.left == 0 && said.any(|digest| Some(digest) != first)
+        let is_same = self.digests.iter().all(|digest| *digest == self.digests[0]);
+        match self.left {
+            0 if self.digests.len() == 1 => Heard::Nothing,
+            0 if self.digests.contains(&None) => Heard::Unknown,
+            0 if !is_same => Heard::Different,
+            _ => Heard::Nothing,
+        }
+    }
+}
+
+impl Scrubbed {
+    fn note_differing(&mut self, start: Lba, agreed: &Agreed, count: u64) {
+        if agreed.differing > 0 {
+            self.differing_blocks += u64::from(agreed.differing).min(count);
+            let first = Lba(start.0 + u64::from(agreed.first).min(count - 1));
+            let before = self.first_differing.get_or_insert(first);
+            *before = first.min(*before);
+        }
     }
 }
 
@@ -192,9 +222,15 @@ impl Scrub {
                 let (scrub_part, unit) = (scrub.clone(), unit.clone());
                 drop(spawn(async move {
                     let digest = scrub_part.check(part).await;
-                    let differs = unit.borrow_mut().heard(digest);
-                    if differs {
-                        scrub_part.compare_copies(part).await;
+                    let heard = unit.borrow_mut().heard(digest);
+                    match heard {
+                        Heard::Nothing => {}
+                        Heard::Different => scrub_part.compare_copies(part).await,
+                        // Copies of a snapshot are not compared with each other.
+                        Heard::Unknown if scrub_part.snapshot.is_some() => {}
+                        Heard::Unknown => scrub_part.note(|scrubbed| {
+                            scrubbed.uncompared_blocks += u64::from(part.piece.range.count);
+                        }),
                     }
                     drop(slot);
                 }));
@@ -267,42 +303,43 @@ impl Scrub {
     }
 
     /// Copies of a stripe unit have said different things of it: something was written between, or they differ, which the write node finds out,
-    /// and mends if most copies hold the same.
+    /// and mends if all but one hold the same.
     async fn compare_copies(&self, part: Part) {
         let count = u64::from(part.piece.range.count);
         let began = time::now();
-        loop {
+        let mut refused = 0;
+        let why = loop {
             let (answer, data) = self
                 .ask_to(self.write_node(part), NativeOperation::CompareCopies, part)
                 .await;
             match (answer, data) {
                 (PeerStatus::Answered(Status::Done), Data::Into(bytes)) => {
                     let agreed = Agreed::decode(&bytes);
-                    return self.note(|scrubbed| {
-                        scrubbed.outvoted_blocks += u64::from(agreed.mended).min(count);
-                        if agreed.differing > 0 {
-                            scrubbed.differing_blocks += u64::from(agreed.differing).min(count);
-                            let first = Lba(part.lba.0 + u64::from(agreed.first).min(count - 1));
-                            let before = scrubbed.first_differing.get_or_insert(first);
-                            *before = first.min(*before);
-                        }
-                    });
-                }
-                (answer, _) => {
-                    // A node of before this release.
-                    if matches!(answer, PeerStatus::Failed(_)) || time::now() >= began + PATIENCE {
-                        let why = format!(
-                            "copies of chunk {} were not compared with each other: {answer:?}",
-                            part.piece.chunk.0
-                        );
-                        self.failed.borrow_mut().get_or_insert(why);
-                        return self.note(|scrubbed| scrubbed.unreached_blocks += count);
+                    let mended = u64::from(agreed.mended).min(count);
+                    self.note(|scrubbed| scrubbed.outvoted_blocks += mended);
+                    if u64::from(agreed.compared) >= count {
+                        return self.note(|scrubbed| scrubbed.note_differing(part.lba, &agreed, count));
                     }
-                    time::sleep(PAUSE).await;
-                    let _ = time::timeout(PATIENCE, self.session.refresh()).await;
                 }
+                // A node of before this release; but it may also have had no room for the answer.
+                (PeerStatus::Failed(_), _) if refused == REFUSALS_MAX => {
+                    break format!("node {} does not compare copies", self.write_node(part));
+                }
+                (PeerStatus::Failed(_), _) => refused += 1,
+                _ => {}
             }
-        }
+            if time::now() >= began + PATIENCE {
+                break format!("node {} says {answer:?}", self.write_node(part));
+            }
+            time::sleep(PAUSE).await;
+            let _ = time::timeout(PATIENCE, self.session.refresh()).await;
+        };
+        let why = format!(
+            "copies of chunk {} were not compared with each other: {why}",
+            part.piece.chunk.0
+        );
+        self.failed.borrow_mut().get_or_insert(why);
+        self.note(|scrubbed| scrubbed.uncompared_blocks += count);
     }
 
     fn write_node(&self, part: Part) -> NodeId {
@@ -421,5 +458,44 @@ impl Scrub {
             first_block: part.piece.range.start,
         };
         ask(&self.links, node, command, place, Data::Into(room)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_write_node_is_asked_once_all_copies_have_said_different_things() {
+        let after = |digests: &[Option<u32>]| {
+            let mut unit = Unit {
+                left: digests.len(),
+                digests: Vec::new(),
+            };
+            let heard = digests.iter().map(|digest| unit.heard(*digest));
+            heard.collect::<Vec<_>>()
+        };
+        let (nothing, different, unknown) = (Heard::Nothing, Heard::Different, Heard::Unknown);
+        assert_eq!(after(&[Some(7), Some(8), Some(7)])[2], different);
+        assert_eq!(after(&[Some(7), Some(8), Some(7)])[1], nothing);
+        assert_eq!(after(&[Some(7), Some(7)])[1], nothing);
+        assert_eq!(after(&[Some(7), None])[1], unknown);
+        assert_eq!(after(&[None]), [nothing], "there is no other");
+        let mut scrubbed = Scrubbed::default();
+        let agreed = |differing, first| Agreed {
+            compared: 64,
+            mended: 0,
+            differing,
+            first,
+        };
+        scrubbed.note_differing(Lba(640), &agreed(0, 0), 64);
+        assert_eq!(scrubbed.first_differing, None);
+        scrubbed.note_differing(Lba(640), &agreed(2, 5), 64);
+        scrubbed.note_differing(Lba(64), &agreed(1, 9), 64);
+        scrubbed.note_differing(Lba(128), &agreed(1, 0), 64);
+        assert_eq!(
+            (scrubbed.differing_blocks, scrubbed.first_differing),
+            (4, Some(Lba(73)))
+        );
     }
 }

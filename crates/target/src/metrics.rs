@@ -246,7 +246,7 @@ fn checksums(text: &mut Text) {
     );
     count(
         "redhare_copies_outvoted_blocks_total",
-        "Of those, blocks that all copies hold alike since, as most of them did.",
+        "Of those, blocks that one copy held otherwise than all others, and holds as they do since.",
         &CHECKSUMS.outvoted_blocks,
     );
     count(

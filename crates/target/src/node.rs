@@ -204,6 +204,7 @@ pub struct Node {
     sync_writes: SyncWrites,
     /// When others asked something last.
     asked: Asked,
+    comparisons: agree::Comparisons,
     /// It answers nobody any more.
     is_ending: Cell<bool>,
 }
@@ -251,6 +252,7 @@ impl Node {
             agent_kinds: Cell::new(0),
             sync_writes: SyncWrites::default(),
             asked: Asked::default(),
+            comparisons: agree::Comparisons::default(),
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();

@@ -222,6 +222,8 @@ pub struct Sums {
     undecided: BTreeMap<u32, Vec<Range<u32>>>,
     /// Blocks that are lost since this life began, until they are written.
     lost: BTreeSet<u32>,
+    /// Blocks that fit and are wrong all the same, until they are written: the other copies hold something else.
+    outvoted: BTreeSet<u32>,
     /// Blocks whose sums were taken from what they held.
     adopted: u64,
 }
@@ -246,6 +248,7 @@ impl Sums {
             pages: Pages::default(),
             undecided,
             lost: BTreeSet::new(),
+            outvoted: BTreeSet::new(),
             adopted: 0,
         }
     }
@@ -273,8 +276,10 @@ impl Sums {
     pub fn note(&mut self, first: u32, sums: impl ExactSizeIterator<Item = u32>) {
         assert!(sums.len() as u64 + u64::from(first) <= u64::from(self.blocks));
         let written = first..first + sums.len() as u32;
-        while let Some(&block) = self.lost.range(written.clone()).next() {
-            self.lost.remove(&block);
+        for blocks in [&mut self.lost, &mut self.outvoted] {
+            while let Some(&block) = blocks.range(written.clone()).next() {
+                blocks.remove(&block);
+            }
         }
         let mut sums = sums.enumerate().peekable();
         while let Some(&(at, _)) = sums.peek() {
@@ -306,26 +311,13 @@ impl Sums {
         self.lost.extend(first..first + count);
     }
 
-    /// Most copies hold something else in a block that fits this sum here: it is wrong from now on, until it is written. False, and nothing
-    /// changes, if this is not its sum, or not any more. Its page has been read ([`Sums::unread`]).
+    /// The other copies hold something else in a block that fits this sum here: it is wrong from now on, until it is written. False, and
+    /// nothing changes, if this is not its sum, or not any more. Its page has been read ([`Sums::unread`]).
     ///
-    /// # Panics
-    /// If the copy has no such block.
+    /// That is not on the disk: no page changes but by writes, whose regions are marked. After a restart the block fits again, as it did before.
     pub fn outvote(&mut self, block: u32, sum: u32) -> bool {
-        assert!(block < self.blocks);
-        let at = (block % SUMS_PER_PAGE) as usize;
-        let page = self.pages.get_mut(block / SUMS_PER_PAGE);
-        let Some(page) = page.filter(|page| page.knows(at) && page.sums[at] == sum && sum != UNKNOWN) else {
-            return false;
-        };
-        page.used = true;
-        // One that what lies there does not have.
-        let other = match sum ^ 1 {
-            UNKNOWN => sum ^ 2,
-            other => other,
-        };
-        page.set(at, other);
-        true
+        let is_so = self.vouches(block, std::iter::once(sum));
+        is_so && self.outvoted.insert(block)
     }
 
     /// Compares what was read with the sums. Of blocks of which nothing is known, what they hold is taken for right from
@@ -358,7 +350,7 @@ impl Sums {
                 let Some(found) = found.next() else { break };
                 let found = found.into();
                 match page.sums[at] {
-                    sum if sum == found.sum => {}
+                    sum if sum == found.sum && !self.outvoted.contains(&block) => {}
                     UNKNOWN if !found.is_lost && !self.lost.contains(&block) => {
                         page.set(at, found.sum);
                         self.adopted += 1;
@@ -384,7 +376,7 @@ impl Sums {
         };
         (first..)
             .zip(found)
-            .all(|(block, found)| is_known(block, found.into().sum))
+            .all(|(block, found)| is_known(block, found.into().sum) && !self.outvoted.contains(&block))
     }
 
     /// Whether a block has a sum in memory that says something of it.

@@ -581,7 +581,10 @@ mod tests {
             lines.starts_with("  ! \"data\": copies hold different bytes in 4 blocks"),
             "{lines}"
         );
-        assert_eq!(rotten.describe_health(), "all copies in sync; copies differ in 4 blocks");
+        assert_eq!(
+            rotten.describe_health(),
+            "all copies in sync; copies differ in 4 blocks"
+        );
         rotten.differing_blocks = 0;
         rotten.lost_of_snapshots = vec![LostOfSnapshot {
             snapshot: "monday".to_owned(),

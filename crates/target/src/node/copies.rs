@@ -295,6 +295,13 @@ impl Copies {
         copies.values().filter_map(differing).collect()
     }
 
+    /// All such blocks.
+    pub(super) fn differing_blocks(&self) -> Vec<(ChunkId, u32)> {
+        let copies = self.copies.borrow();
+        let sums = copies.values().filter_map(|copy| copy.sums.as_ref());
+        sums.flat_map(|sums| sums.differing_blocks()).collect()
+    }
+
     /// On which open file a copy lies, where its own blocks do, and where the pages of their checksums, if it has any; none in
     /// a simulation, and on a disk without direct I/O, which others could not read past its page cache.
     pub(super) fn location(&self, chunk: ChunkId) -> Option<(OpenFile, Vec<Run>, Option<Vec<Run>>)> {

@@ -54,7 +54,7 @@ pub struct ChecksumMeasures {
     pub scrubbed_blocks: AtomicU64,
     /// Blocks of chunks whose writes are ordered here that copies in sync hold differently, each time that is found.
     pub differing_blocks: AtomicU64,
-    /// Of those, blocks that all copies hold alike since, as most of them did.
+    /// Of those, blocks that one copy held otherwise than all others, and holds as they do since.
     pub outvoted_blocks: AtomicU64,
     /// Copies that were compared whole in the background.
     pub scrubbed_copies: AtomicU64,
@@ -173,15 +173,21 @@ impl CopySums {
         self.sums.borrow().vouches(range.start, found)
     }
 
-    /// Most copies hold something else in a block that fits this sum here: it does not fit any more, if this is its sum still.
-    pub(super) async fn outvote(self: &Rc<Self>, block: u32, sum: u32) -> bool {
+    /// Reads what sums of a block need to be there.
+    pub(super) async fn read_sums_of(self: &Rc<Self>, block: u32) {
         loop {
             let unread = self.sums.borrow().unread(block, 1);
             match unread {
                 Some(page) => self.read_page(page).await,
-                None => return self.sums.borrow_mut().outvote(block, sum),
+                None => return,
             }
         }
+    }
+
+    /// The other copies hold something else in a block that fits this sum here: it does not fit any more, if this is its sum still. Its sum
+    /// has [been read](Self::read_sums_of).
+    pub(super) fn outvote(&self, block: u32, sum: u32) -> bool {
+        self.sums.borrow_mut().outvote(block, sum)
     }
 
     /// A write has failed: nothing is known of what its blocks hold.
@@ -262,10 +268,30 @@ impl CopySums {
         new.len()
     }
 
-    /// Of these blocks, copies hold those differently, and no others.
-    pub(super) fn differ(&self, range: BlockRange, blocks: &[u32]) {
-        take_out(&self.differing, range, blocks);
-        self.differing.borrow_mut().extend(blocks);
+    /// Of these blocks, copies hold those differently, and no others; each with its sum here, by which it is known whether it was written since.
+    /// Returns those of which that is new.
+    pub(super) fn differ(&self, range: BlockRange, blocks: &[(u32, u32)]) -> Vec<u32> {
+        let sums = self.sums.borrow();
+        let stays = |(block, sum): &&(u32, u32)| sums.vouches(*block, std::iter::once(*sum));
+        let blocks: Vec<u32> = blocks.iter().filter(stays).map(|(block, _)| *block).collect();
+        drop(sums);
+        take_out(&self.differing, range, &blocks);
+        let mut differing = self.differing.borrow_mut();
+        blocks
+            .into_iter()
+            .filter(|block| differing.insert(*block))
+            .collect()
+    }
+
+    /// Another node orders the chunk's writes now, and says what there is to say.
+    pub(super) fn forget_differing(&self) {
+        self.differing.borrow_mut().clear();
+    }
+
+    /// Blocks that copies hold differently.
+    pub(super) fn differing_blocks(&self) -> Vec<(ChunkId, u32)> {
+        let differing = self.differing.borrow();
+        differing.iter().map(|block| (self.chunk, *block)).collect()
     }
 
     /// How many blocks copies hold differently, if any.

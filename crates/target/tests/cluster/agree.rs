@@ -83,13 +83,7 @@ fn start_again(cluster: &Cluster) {
 async fn compare(client: &Client, epoch: u64, n: u64) -> (Status, Agreed) {
     let room = BufferPool::current().try_allocate(Agreed::BYTES).unwrap();
     let (status, data) = client
-        .run(
-            NativeOperation::CompareCopies,
-            epoch,
-            lba(n),
-            2,
-            Data::Into(room),
-        )
+        .run(NativeOperation::CompareCopies, epoch, lba(n), 2, Data::Into(room))
         .await;
     (status, Agreed::decode(&data.into_read()))
 }
@@ -110,7 +104,10 @@ fn a_copy_that_most_others_contradict_gets_their_bytes() {
         }
         for n in 0..3u64 {
             let read = clients[n as usize].read_until_done(2, lba(n)).await;
-            assert!(read[..BLOCK_BYTES] == other(7), "its checksum says that it is right");
+            assert!(
+                read[..BLOCK_BYTES] == other(7),
+                "its checksum says that it is right"
+            );
         }
         let (status, _) = compare(&clients[1], 2, 0).await;
         assert_eq!(status, Status::NotReady, "another node orders the writes");
@@ -136,19 +133,16 @@ fn a_copy_that_most_others_contradict_gets_their_bytes() {
     }
 }
 
-#[test]
-fn where_no_more_than_half_agree_nothing_changes_before_it_is_written() {
-    let cluster = written(92);
+/// A block of which three copies hold three different things, and the clients of the nodes.
+fn with_three_contents(seed: u64) -> Cluster {
+    let cluster = written(seed);
     differ(&cluster, 1, 3, &other(1));
     differ(&cluster, 2, 3, &other(2));
     start_again(&cluster);
     let (hosts, write_node) = (cluster.hosts.clone(), cluster.node(0));
     on_client(&cluster, Duration::from_secs(60), move || async move {
-        let mut clients = Vec::new();
-        for (node, host) in hosts.iter().enumerate() {
-            clients.push(Client::connect(*host, node, 2).await.unwrap());
-        }
-        let (status, agreed) = compare(&clients[0], 2, 3).await;
+        let client = Client::connect(hosts[0], 0, 2).await.unwrap();
+        let (status, agreed) = compare(&client, 2, 3).await;
         let different = Agreed {
             compared: 2,
             mended: 0,
@@ -156,16 +150,52 @@ fn where_no_more_than_half_agree_nothing_changes_before_it_is_written() {
             first: 0,
         };
         assert_eq!((status, agreed), (Status::Done, different));
-        assert_eq!(write_node.differing().len(), 1);
-        for (client, first) in clients.iter().zip([expected(3), other(1), other(2)]) {
+        for (node, first) in [expected(3), other(1), other(2)].into_iter().enumerate() {
+            let client = Client::connect(hosts[node], node, 3).await.unwrap();
             let read = client.read_until_done(2, lba(3)).await;
-            assert!(read[..BLOCK_BYTES] == first[..BLOCK_BYTES]);
+            assert!(read[..BLOCK_BYTES] == first[..BLOCK_BYTES], "nothing has changed");
         }
-        clients[0].write_until_done(2, lba(3), 3).await;
-        let (_, agreed) = compare(&clients[0], 2, 3).await;
+        assert_eq!(write_node.differing().len(), 1);
+    });
+    cluster
+}
+
+#[test]
+fn where_nothing_says_which_copy_is_right_people_hear_of_it_until_it_is_written() {
+    let cluster = with_three_contents(92);
+    let (hosts, write_node) = (cluster.hosts.clone(), cluster.node(0));
+    on_client(&cluster, Duration::from_secs(60), move || async move {
+        let client = Client::connect(hosts[0], 0, 2).await.unwrap();
+        client.write_until_done(2, lba(3), 3).await;
+        assert_eq!(write_node.differing(), [], "before anybody looks");
+        let (_, agreed) = compare(&client, 2, 3).await;
         assert_eq!((agreed.compared, agreed.mended, agreed.differing), (2, 0, 0));
     });
-    assert_eq!(cluster.node(0).differing(), [], "it was written");
+}
+
+#[test]
+fn a_node_that_orders_the_writes_no_more_says_nothing_of_copies_that_differ() {
+    let cluster = with_three_contents(95);
+    cluster.configure(3, 1, &[0, 1, 2]);
+    cluster.simulation.run_for(Duration::from_secs(70));
+    assert_eq!(cluster.node(0).differing(), []);
+}
+
+#[test]
+fn while_a_copy_says_nothing_no_other_is_believed_to_be_wrong() {
+    let cluster = written(96);
+    let at = differ(&cluster, 2, 4, &other(3));
+    start_again(&cluster);
+    cluster.simulation.power_off(cluster.hosts[1]);
+    let (hosts, write_node) = (cluster.hosts.clone(), cluster.node(0));
+    on_client(&cluster, Duration::from_secs(60), move || async move {
+        let client = Client::connect(hosts[0], 0, 2).await.unwrap();
+        let (status, agreed) = compare(&client, 2, 4).await;
+        assert_eq!((status, agreed), (Status::Done, Agreed::default()));
+        assert_eq!(write_node.differing(), []);
+    });
+    let disk = cluster.simulation.disk(cluster.hosts[2], Path::new("/disk"));
+    assert!(disk.read(at, BLOCK_BYTES) == other(3));
 }
 
 #[test]
@@ -189,17 +219,19 @@ fn copies_that_are_written_meanwhile_are_no_different() {
     let cluster = Cluster::with_volume(94);
     let hosts = cluster.hosts.clone();
     on_client(&cluster, Duration::from_secs(120), move || async move {
-        let writer = Client::connect(hosts[0], 0, 1).await.unwrap();
-        drop(reactor::spawn(async move {
-            // The same few bytes come back again and again.
-            for n in 0u64.. {
-                writer.write_until_done(1, lba(n % 2), n / 3 % 3).await;
-                time::sleep(Duration::from_millis(n % 7)).await;
-            }
-        }));
+        for number in 0..4u64 {
+            let writer = Client::connect_as(100 + number, hosts[0], 0, 1).await.unwrap();
+            drop(reactor::spawn(async move {
+                // The same few bytes come back again and again.
+                for n in number.. {
+                    writer.write_until_done(1, lba(n % 2), n / 3 % 3).await;
+                    time::sleep(Duration::from_micros(n % 7 * 300)).await;
+                }
+            }));
+        }
         time::sleep(Duration::from_secs(1)).await;
         let client = Client::connect_as(78, hosts[0], 0, 1).await.unwrap();
-        for n in 0..60 {
+        for n in 0..40 {
             let (status, agreed) = compare(&client, 1, n % 2).await;
             assert_eq!(status, Status::Done);
             let found = (agreed.compared, agreed.mended, agreed.differing);

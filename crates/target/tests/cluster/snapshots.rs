@@ -153,7 +153,9 @@ async fn check_snapshot(client: &Client, number: u64, lba: u64) -> (Status, u32,
         .unwrap();
     let operation = NativeOperation::CheckSnapshot(SnapshotId(number));
     let (status, data) = client.run(operation, 0, lba, 2, Data::Into(room)).await;
-    let Checked { compared, damaged, .. } = Checked::decode(&data.into_read());
+    let Checked {
+        compared, damaged, ..
+    } = Checked::decode(&data.into_read());
     (status, compared, damaged)
 }
 

@@ -25,8 +25,8 @@ pub use checked::{Agreed, Checked, digest_of};
 pub use grants::LIST_CHUNKS_MAX;
 pub use location::{Location, OpenFile, Run};
 pub use native::{
-    NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode,
-    native_status_code, native_status_from_code,
+    NATIVE_BLOCKS_MAX, NativeCommand, NativeFields, NativeOperation, native_opcode, native_status_code,
+    native_status_from_code,
 };
 
 /// The version of the peer protocol, in byte 0 of CDW3 of each command.

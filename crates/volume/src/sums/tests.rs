@@ -349,13 +349,15 @@ fn a_page_is_addressed_to_another_chunk_only_if_it_is_right_for_the_first() {
     }
 }
 
-/// Nothing else of the page changes, and the sum is written with the next flush, so that a restart finds the block wrong, too.
+/// No page changes by that: what is on the disk changes by writes only.
 #[test]
 fn a_block_that_is_outvoted_is_wrong_until_it_is_written() {
     let mut sums = Sums::new(ChunkId::default(), 4000, []);
     assert!(!sums.outvote(5, 0), "its page has not been read");
     assert_eq!(sums.read(0, [&[0; SUM_PAGE_BYTES][..]; 2]), PageFound::Blank);
     sums.note(5, [77, UNKNOWN - 1, 9].into_iter());
+    sums.write(0).unwrap();
+    sums.flushed();
     assert!(!sums.outvote(5, 78) && !sums.outvote(4, 77));
     assert_eq!(sums.check(4, [0, 77, UNKNOWN - 1, 9].into_iter()), Verdict::Right);
     assert!(sums.outvote(5, 77) && !sums.outvote(5, 77));
@@ -364,9 +366,10 @@ fn a_block_that_is_outvoted_is_wrong_until_it_is_written() {
         sums.check(4, [0, 77, UNKNOWN - 1, 9].into_iter()),
         Verdict::Wrong(vec![5, 6])
     );
-    assert!(sums.is_dirty());
+    assert!(!sums.vouches(5, [77].into_iter()) && !sums.is_dirty());
     sums.note(5, [77].into_iter());
     assert_eq!(sums.check(5, [77].into_iter()), Verdict::Right);
+    assert_eq!(sums.check(6, [UNKNOWN - 1].into_iter()), Verdict::Wrong(vec![6]));
     // What nothing is known of fits whatever it holds, and is nobody's vote.
     sums.forget(7, 1);
     assert!(!sums.outvote(7, 9) && !sums.outvote(7, UNKNOWN));

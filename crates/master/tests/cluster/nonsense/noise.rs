@@ -265,6 +265,7 @@ fn meant(given: &Given) -> Vec<(&'static str, Vec<u8>)> {
                 damaged_blocks: 2,
                 repaired_blocks: 1,
                 lost_blocks: 1,
+                differing_blocks: 1,
             }],
             snapshots: vec![v1::SnapshotLoss {
                 volume: 1,

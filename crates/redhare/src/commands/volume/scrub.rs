@@ -33,8 +33,10 @@ struct PartView {
     unchecked_bytes: u64,
     /// Of copies that did not answer, or are not in sync.
     unreached_bytes: u64,
-    /// Fitted their checksums, and are now as most copies had them.
+    /// One copy held them otherwise than all others though each fitted its checksum, and holds them as they do now.
     outvoted_blocks: u64,
+    /// Not all copies could say what they hold.
+    uncompared_bytes: u64,
     /// Not the same on all copies, and nothing says which is right.
     differing_blocks: u64,
     /// Where the first of these lies in the volume.
@@ -52,13 +54,15 @@ impl PartView {
             unchecked_bytes: scrubbed.unchecked_blocks * BLOCK_BYTES,
             unreached_bytes: scrubbed.unreached_blocks * BLOCK_BYTES,
             outvoted_blocks: scrubbed.outvoted_blocks,
+            uncompared_bytes: scrubbed.uncompared_blocks * BLOCK_BYTES,
             differing_blocks: scrubbed.differing_blocks,
             first_differing_byte: scrubbed.first_differing.map(|first| first.0 * BLOCK_BYTES),
         }
     }
 
     fn is_whole(&self) -> bool {
-        (self.lost_blocks, self.unchecked_bytes, self.unreached_bytes) == (0, 0, 0) && self.differing_blocks == 0
+        (self.lost_blocks, self.unchecked_bytes, self.unreached_bytes) == (0, 0, 0)
+            && self.differing_blocks == 0
     }
 }
 
@@ -161,9 +165,16 @@ fn describe_part(view: &PartView, what: &str, volume: &str) -> String {
     }
     if view.outvoted_blocks > 0 {
         text.push_str(&format!(
-            "{} blocks fitted their checksums on every copy and were not the same on all: they are now what most copies had; a disk has lost what it \
-             had said was written, so look at the disks of the nodes that the targets' logs name\n",
+            "{} blocks fitted their checksums on every copy and one copy held something else than all others: it has their bytes now; a disk has lost \
+             what it had said was written, so look at the disk of the node that the logs of the targets name\n",
             view.outvoted_blocks
+        ));
+    }
+    if view.uncompared_bytes > 0 {
+        text.push_str(&format!(
+            "{} were compared with their checksums and not with other copies, since not all could say what they hold: nodes of a release before \
+             cannot, nor copies with lost blocks beside\n",
+            ByteCount(view.uncompared_bytes)
         ));
     }
     if view.differing_blocks > 0 {
@@ -219,7 +230,7 @@ mod tests {
         (view.live.repaired_blocks, view.live.lost_blocks) = (2, 1);
         (view.live.unchecked_bytes, view.live.unreached_bytes) = (4096, 1 << 20);
         (view.live.outvoted_blocks, view.live.differing_blocks) = (5, 6);
-        view.live.first_differing_byte = Some(8192);
+        (view.live.first_differing_byte, view.live.uncompared_bytes) = (Some(8192), 12288);
         view.snapshots[0].lost_blocks = 3;
         let said = describe(&view);
         for words in [
@@ -229,6 +240,7 @@ mod tests {
             "1 MiB were not compared",
             "NOT REPAIRED: 3 blocks",
             "5 blocks fitted their checksums on every copy",
+            "12 KiB were compared with their checksums and not with other copies",
             "DIFFERENT: 6 blocks are not the same on all copies, and nothing says which is right, the first at byte 8192 of",
         ] {
             assert!(said.contains(words), "{said}");

@@ -62,9 +62,9 @@ pub fn digest_of(blocks: &[u8]) -> u32 {
 /// What [`super::NativeOperation::CompareCopies`] answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// Blocks of 4 KiB of which two copies or more were compared.
+    /// Blocks of 4 KiB of which all copies have said what they hold.
     pub compared: u32,
-    /// Of those, blocks that were not the same on most copies, and are now.
+    /// Of those, blocks that one copy held otherwise than all others, and holds as they do now.
     pub mended: u32,
     /// Of those, blocks that are not the same on all copies still.
     pub differing: u32,
@@ -115,10 +115,7 @@ mod tests {
         assert_eq!(Checked::decode(&bytes), checked);
         checked.digest = Some(0x0a0b_0c0d);
         let bytes = checked.encode();
-        assert_eq!(
-            bytes,
-            [4, 3, 2, 1, 5, 0, 0, 0, 0xd, 0xc, 0xb, 0xa, 1, 0, 0, 0]
-        );
+        assert_eq!(bytes, [4, 3, 2, 1, 5, 0, 0, 0, 0xd, 0xc, 0xb, 0xa, 1, 0, 0, 0]);
         assert_eq!(Checked::decode(&bytes), checked);
         assert_eq!(Checked::decode(&bytes[..7]).damaged, 0);
         assert_eq!(Checked::decode(&bytes[..15]).digest, None);
@@ -128,7 +125,11 @@ mod tests {
     #[test]
     fn what_copies_hold_is_compared_by_the_checksums_of_their_blocks() {
         let block = |fill| vec![fill; PAGE_BYTES as usize];
-        assert_eq!(digest_of(&block(0)), 0, "zeros have the sum of what was never written");
+        assert_eq!(
+            digest_of(&block(0)),
+            0,
+            "zeros have the sum of what was never written"
+        );
         assert_eq!(digest_of(&block(7)), sum_of(&block(7)));
         let two = [block(7), block(8)].concat();
         let sums = [sum_of(&block(7)), sum_of(&block(8))].map(u32::to_le_bytes);

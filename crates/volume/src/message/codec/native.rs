@@ -52,7 +52,7 @@ pub mod native_opcode {
     pub const COMPARE_AND_WRITE: u8 = 0xbd;
     /// Compare what the copies hold with each other; vendor specific, [`super::Agreed`] to the host.
     pub const COMPARE_COPIES: u8 = 0xbe;
-    /// Most copies hold something else in a block; vendor specific, no data, only between nodes.
+    /// All other copies hold something else in a block; vendor specific, no data, only between nodes.
     pub const OUTVOTE: u8 = 0xbc;
 }
 
@@ -137,10 +137,10 @@ pub enum NativeOperation {
     /// Read the blocks of this copy and compare them with their checksums; what does not fit is repaired. The answer is
     /// [`super::Checked`]; the blocks stay where they are.
     Check,
-    /// Compare what all copies in sync hold in the blocks; the write node does. A copy that most others contradict gets their bytes. The
+    /// Compare what all copies in sync hold in the blocks; the write node does. A copy that all others contradict gets their bytes. The
     /// answer is [`super::Agreed`].
     CompareCopies,
-    /// Most copies hold something else in this one block than this copy, where its checksum is this. If it still is, the block does not fit any
+    /// All other copies hold something else in this one block than this copy, where its checksum is this. If it still is, the block does not fit any
     /// more. Only from the write node.
     Outvote(u32),
     /// Take no writes of the host any more but those under the claim that this makes. See [`NativeCommand::of_portal`].

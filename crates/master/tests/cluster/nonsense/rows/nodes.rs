@@ -244,6 +244,7 @@ fn heartbeat(rows: &mut Rows, given: &Given) {
             damaged_blocks: u64::MAX,
             repaired_blocks: u64::MAX,
             lost_blocks: u32::MAX,
+            differing_blocks: u32::MAX,
         };
         let lost = v1::SnapshotLoss {
             volume: 1,

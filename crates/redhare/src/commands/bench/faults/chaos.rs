@@ -239,7 +239,8 @@ fn torment(arguments: &RandomArguments, place: &Path) -> Result<View, Failure> {
     view.repaired_blocks = first["repaired_blocks"].as_u64().unwrap_or(0);
     let second = scrub(&mut world)?;
     // Bits that were flipped do not fit; that two copies fit and differ is a mistake of ours at any time.
-    let are_well = |scrubbed: &serde_json::Value| scrubbed["differing_blocks"] == 0 && scrubbed["outvoted_blocks"] == 0;
+    let are_well =
+        |scrubbed: &serde_json::Value| scrubbed["differing_blocks"] == 0 && scrubbed["outvoted_blocks"] == 0;
     if second["repaired_blocks"] != 0 || !are_well(&first) || !are_well(&second) {
         return Err(Failure::new(format!(
             "copies differ: {first}, then, after that scrub, {second}"
