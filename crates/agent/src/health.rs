@@ -20,6 +20,12 @@ const WINDOW: usize = 128;
 /// The last of a reset's stages, which the engine takes.
 const PROCESS: usize = 3;
 
+/// In the average a sample counts for at most so many times what that was ...
+const SURGE_TIMES: u64 = 8;
+/// ... or for so many microseconds, if that is more: one that was long (a machine that stood, a disk that tidied up) is no slow disk,
+/// and is forgotten within seconds.
+const SURGE_US: u64 = 20_000;
+
 /// How long something takes: a moving average, a quarter new, and the last samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Meter {
@@ -32,7 +38,10 @@ impl Meter {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX >> 2).max(1);
         self.average_us = match self.last_us.is_empty() {
             true => took_us,
-            false => (self.average_us * 3 + took_us) / 4,
+            false => {
+                let most_us = self.average_us.saturating_mul(SURGE_TIMES).max(SURGE_US);
+                (self.average_us.saturating_mul(3)).saturating_add(took_us.min(most_us)) / 4
+            }
         };
         if self.last_us.len() == WINDOW {
             self.last_us.pop_front();
@@ -504,5 +513,27 @@ mod tests {
         }
         assert_eq!(meter.p99_us(), 100);
         assert!(meter.average_us() < 105);
+    }
+
+    /// Masters call slow what is above 2 ms for 10 s: five samples.
+    #[test]
+    fn one_long_sample_is_soon_forgotten_and_a_disk_that_takes_seconds_is_known() {
+        let usual = Duration::from_micros(100);
+        let mut meter = Meter::default();
+        meter.note(usual);
+        meter.note(Duration::from_secs(6));
+        let above = |meter: &Meter| meter.average_us() >= 2000;
+        let mut since = 0;
+        while above(&meter) {
+            since += 1;
+            meter.note(usual);
+        }
+        assert!((1..5).contains(&since), "{since}");
+        assert_eq!(meter.p99_us(), 6_000_000);
+        for long in 1..=20 {
+            meter.note(Duration::from_secs(6));
+            assert!(above(&meter), "after {long}");
+        }
+        assert!(meter.average_us() > 5_000_000, "{}", meter.average_us());
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! They go from a thread of its own, with a reactor, since that is what the initiator runs on. Cost: a read of 4 KiB for each own
 //! disk every two seconds, for each disk of two neighbours every six, and one association with each of these nodes.
+//!
+//! A sample that comes late counts as missed, and is taken in when it comes: how slow a disk is that takes seconds, only its own answer
+//! says. What is not answered at all says nothing of the disk: its target may have ended or stand, or the way there may be cut.
 
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +32,7 @@ const ROUND: Duration = Duration::from_secs(2);
 const NEIGHBOUR_ROUNDS: u64 = 3;
 /// How many other nodes' disks are sampled.
 const NEIGHBOURS: usize = 2;
-/// A sample that takes longer is missed.
+/// A sample that takes longer is late: it counts as missed, and the round goes on without it.
 const LIMIT: Duration = Duration::from_millis(1500);
 /// What the thread's buffers may take: a sample is a page.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -159,11 +163,15 @@ struct Link {
     address: SocketAddr,
     queue: Rc<Queue>,
     _controller: Rc<Controller>,
+    /// How many disks the node has, as it said last; 0 before.
+    disks: Cell<u32>,
+    /// Those of which a sample is on its way, by their numbers: there is no second one.
+    asked: RefCell<BTreeSet<u32>>,
 }
 
 async fn rounds(own: u128, shared: Arc<Shared>) {
     let mut random = Random::from_seed(own as u64 ^ u64::from(std::process::id()));
-    let links: Rc<std::cell::RefCell<BTreeMap<u128, Rc<Link>>>> = Rc::default();
+    let links: Rc<RefCell<BTreeMap<u128, Rc<Link>>>> = Rc::default();
     for round in 0u64.. {
         if shared.stops.load(Ordering::Relaxed) {
             return;
@@ -230,65 +238,93 @@ async fn open(own: u128, node: u128, address: SocketAddr) -> Result<Rc<Link>, Co
         address,
         queue,
         _controller: controller,
+        disks: Cell::default(),
+        asked: RefCell::default(),
     }))
+}
+
+impl State {
+    /// How many samples of each disk of a node were answered.
+    fn answered(&self, node: u128) -> BTreeMap<u128, u64> {
+        let of_node = self.seen.range((node, 0)..=(node, u128::MAX));
+        of_node.map(|((_, disk), seen)| (*disk, seen.samples)).collect()
+    }
+
+    /// Of the disks of a node those were missed of which no more was answered since it was as `before`.
+    fn note_missed(&mut self, node: u128, before: &BTreeMap<u128, u64>) {
+        for ((_, disk), seen) in self.seen.range_mut((node, 0)..=(node, u128::MAX)) {
+            if before.get(disk) == Some(&seen.samples) {
+                seen.missed += 1;
+                seen.missed_now += 1;
+            }
+        }
+    }
+
+    fn note_answer(&mut self, node: u128, disk: u128, at_disk: Duration, took: Duration) {
+        let seen = self.seen.entry((node, disk)).or_default();
+        seen.at_disk.note(at_disk);
+        seen.answer.note(took);
+        seen.samples += 1;
+        seen.missed_now = 0;
+    }
 }
 
 fn miss_all(shared: &Shared, node: u128) {
     let mut state = shared.state();
-    for (_, seen) in state.seen.range_mut((node, 0)..=(node, u128::MAX)) {
-        seen.missed += 1;
-        seen.missed_now += 1;
-    }
+    let before = state.answered(node);
+    state.note_missed(node, &before);
 }
 
 /// Samples each disk of a node. Which ones there are, the first answer says.
-async fn sample_node(shared: &Shared, node: u128, link: &Link, seed: u64) {
+async fn sample_node(shared: &Arc<Shared>, node: u128, link: &Rc<Link>, seed: u64) {
     let mut random = Random::from_seed(seed);
-    let known = shared.state().seen.range((node, 0)..=(node, u128::MAX)).count();
-    let (mut index, mut disks) = (0, u32::try_from(known).unwrap_or(DISKS_MAX).max(1));
-    let mut answered = Vec::new();
-    while index < disks {
+    let before = shared.state().answered(node);
+    let known = u32::try_from(before.len()).unwrap_or(DISKS_MAX).max(1);
+    let disks = || match link.disks.get() {
+        0 => known,
+        disks => disks,
+    };
+    let mut index = 0;
+    while index < disks() {
         let page = random.next_u64();
-        let command = Command::new(OPCODE, 0)
-            .with_cdw10(index)
-            .with_cdw12(page as u32)
-            .with_cdw13((page >> 32) as u32);
+        if link.asked.borrow_mut().insert(index) {
+            let asking = spawn(ask(shared.clone(), node, link.clone(), index, page));
+            // It goes on if it is late.
+            drop(time::timeout(LIMIT, asking).await);
+        }
         index += 1;
-        let Ok(mut buffer) = BufferPool::current().try_allocate(ANSWER_BYTES) else {
-            return;
-        };
-        buffer.fill(0);
-        let began = time::now();
-        let asked = link.queue.execute(command, Data::Into(buffer));
-        let Ok(result) = time::timeout(LIMIT, asked).await else {
-            continue;
-        };
-        let took = time::now() - began;
-        let is_done = result
-            .completion
-            .is_some_and(|completion| completion.status().is_success());
-        let answer = match &result.data {
-            Data::Into(buffer) if is_done => SampleAnswer::decode(buffer),
-            _ => None,
-        };
-        let Some(answer) = answer else { continue };
-        disks = answer.disks.min(DISKS_MAX);
-        if let Some(at_disk) = answer.took {
-            answered.push(answer.uuid);
-            let mut state = shared.state();
-            let seen = state.seen.entry((node, answer.uuid)).or_default();
-            seen.at_disk.note(at_disk);
-            seen.answer.note(took);
-            seen.samples += 1;
-            seen.missed_now = 0;
-        }
     }
-    let mut state = shared.state();
-    for ((_, disk), seen) in state.seen.range_mut((node, 0)..=(node, u128::MAX)) {
-        if !answered.contains(disk) {
-            seen.missed += 1;
-            seen.missed_now += 1;
-        }
+    shared.state().note_missed(node, &before);
+}
+
+/// Samples one disk, however long it takes: until the link ends at most.
+async fn ask(shared: Arc<Shared>, node: u128, link: Rc<Link>, index: u32, page: u64) {
+    let answer = answer_of(&link.queue, index, page).await;
+    link.asked.borrow_mut().remove(&index);
+    let Some((answer, took)) = answer else { return };
+    link.disks.set(answer.disks.min(DISKS_MAX));
+    if let Some(at_disk) = answer.took {
+        shared.state().note_answer(node, answer.uuid, at_disk, took);
+    }
+}
+
+/// What a node answers of its disk of this number, and after how long; none if it does not.
+async fn answer_of(queue: &Queue, index: u32, page: u64) -> Option<(SampleAnswer, Duration)> {
+    let command = Command::new(OPCODE, 0)
+        .with_cdw10(index)
+        .with_cdw12(page as u32)
+        .with_cdw13((page >> 32) as u32);
+    let mut buffer = BufferPool::current().try_allocate(ANSWER_BYTES).ok()?;
+    buffer.fill(0);
+    let began = time::now();
+    let result = queue.execute(command, Data::Into(buffer)).await;
+    let took = time::now() - began;
+    let is_done = result
+        .completion
+        .is_some_and(|completion| completion.status().is_success());
+    match &result.data {
+        Data::Into(buffer) if is_done => Some((SampleAnswer::decode(buffer)?, took)),
+        _ => None,
     }
 }
 
@@ -312,6 +348,34 @@ mod tests {
         }
         assert!(sampled.values().all(|count| *count == NEIGHBOURS), "{sampled:?}");
         assert!(neighbours(1, &BTreeMap::new()).is_empty());
+    }
+
+    #[test]
+    fn a_late_answer_counts_and_what_is_not_answered_says_nothing() {
+        let (mut state, ms) = (State::default(), Duration::from_millis);
+        let shown = |state: &State, disk| {
+            let seen = &state.seen[&(1, disk)];
+            (seen.samples, seen.missed, seen.missed_now, seen.at_disk.p99_us())
+        };
+        state.note_answer(1, 7, ms(1), ms(2));
+        state.note_answer(1, 8, ms(1), ms(2));
+        state.note_answer(2, 9, ms(1), ms(2));
+        for round in 1..=3 {
+            let before = state.answered(1);
+            state.note_answer(1, 8, ms(1), ms(2));
+            state.note_missed(1, &before);
+            assert_eq!(shown(&state, 7), (1, round, round, 1000));
+            assert_eq!(shown(&state, 8), (1 + round, 0, 0, 1000));
+        }
+        // It comes between two rounds, or within one.
+        state.note_answer(1, 7, ms(6000), ms(6001));
+        assert_eq!(shown(&state, 7), (2, 3, 0, 6_000_000));
+        let before = state.answered(1);
+        state.note_answer(1, 7, ms(6000), ms(6001));
+        state.note_missed(1, &before);
+        assert_eq!(shown(&state, 7), (3, 3, 0, 6_000_000));
+        assert_eq!(shown(&state, 8).1, 1);
+        assert_eq!(state.seen[&(2, 9)].missed, 0, "another node's");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where the copies of new chunks go: in different domains, which are nodes or racks, the emptiest in proportion first, and in a
-//! rack on the emptiest node, so that every node is used to the same share of its capacity. The same seed and state give the
-//! same places; ties fall differently from chunk to chunk, so that the chunks of a lost node
-//! have their other copies on all the others.
+//! rack on the emptiest node, so that every node is used to the same share of its capacity. Where racks are fewer than copies: `few`. The
+//! same seed and state give the same places; ties fall differently from chunk to chunk, so that the chunks of a lost node have their
+//! other copies on all the others.
 //!
 //! What counts as used of a disk is what is promised on it and what snapshots hold of it: the copies there may each be written
 //! whole, and then what snapshots hold is shown by nobody else.
@@ -16,6 +16,8 @@ use foundation::{ByteCount, Random};
 use crate::error::ControlError;
 use crate::identity::{DiskId, NodeId};
 use crate::racks::{Domain, Racks, Spread};
+
+mod few;
 
 /// A disk that may take copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,9 @@ pub struct Request {
     pub pin: Option<NodeId>,
     /// What no two copies of a chunk may have in common.
     pub spread: Spread,
+    /// Racks are fewer than copies ([`Racks::are_few`]): these are spread over racks as evenly as nodes and room allow, and only nodes
+    /// must be different.
+    pub few_racks: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -132,9 +137,20 @@ impl DomainSpace {
 
     /// Takes room for a copy on the node that is used least; `None` if no node has it. Ties fall by `random`.
     fn take(&mut self, chunk: u64, random: &mut Random) -> Option<(NodeId, DiskId)> {
+        self.take_of(chunk, random, |_| true)
+    }
+
+    /// The same, of the nodes that may have it.
+    fn take_of(
+        &mut self,
+        chunk: u64,
+        random: &mut Random,
+        may: impl Fn(NodeId) -> bool,
+    ) -> Option<(NodeId, DiskId)> {
         let is_one = self.nodes.len() == 1;
         let mut tie = || if is_one { 0 } else { random.next_u64() };
-        let with_room = self.nodes.iter_mut().filter(|(_, space)| space.slots(chunk) > 0);
+        let nodes = self.nodes.iter_mut().filter(|(node, _)| may(**node));
+        let with_room = nodes.filter(|(_, space)| space.slots(chunk) > 0);
         let (&node, space) = with_room.min_by_key(|(_, space)| (space.fill(), tie()))?;
         let disk = space.take(chunk)?;
         self.used = self.used.saturating_add(chunk);
@@ -177,8 +193,11 @@ pub fn place(
         chunk,
         copies,
         pin,
-        spread,
+        few_racks,
+        ..
     } = request;
+    // What is refused, and for which room.
+    let spread = if few_racks { Spread::Node } else { request.spread };
     let nodes: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
     if nodes.len() < usize::from(copies) {
         return Err(ControlError::NotEnoughNodes {
@@ -223,6 +242,9 @@ pub fn place(
                 Spread::Rack => "racks",
             },
         });
+    }
+    if few_racks {
+        return Ok(few::fill(candidates, racks, request, seed));
     }
     // Filling by share can leave the last chunks with too few different domains where capacities
     // differ much; filling by room never does.
@@ -373,6 +395,7 @@ mod tests {
             copies,
             pin: None,
             spread: Spread::Node,
+            few_racks: false,
         }
     }
 

@@ -1,5 +1,8 @@
 //! Failure domains above nodes: which rack each node stands in, and what that means for the copies of a chunk
 //! (`docs/decisions/0101`). A node without a rack is a rack of its own, so where no node has one all is as if there were none.
+//!
+//! Where racks are fewer than the copies of a chunk, and nobody has asked for different ones, the copies are in as many racks as nodes
+//! and room allow, and in each as many as in the others, or one more; nothing is refused or waited for on account of that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -75,25 +78,28 @@ pub enum Domain<'a> {
 pub struct Racks {
     /// Of those nodes that have said it.
     of: BTreeMap<NodeId, Rack>,
-    /// How many there are, a node without one counted as one; those without a node that is not drained do not count.
-    known: usize,
+    /// How many nodes of each rack are not drained.
+    used: BTreeMap<Rack, usize>,
+    /// Those without a rack that are not drained: each is one by itself.
+    alone: BTreeSet<NodeId>,
 }
 
 impl Racks {
     /// What nodes have said, and whether all of a node is drained.
     pub fn new<'a>(nodes: impl Iterator<Item = (NodeId, Option<&'a Rack>, bool)>) -> Self {
-        let (mut of, mut used, mut alone) = (BTreeMap::new(), BTreeSet::new(), 0);
+        let mut racks = Self::default();
         for (node, rack, is_drained) in nodes {
             match rack {
                 Some(rack) => {
-                    of.insert(node, rack.clone());
-                    used.extend((!is_drained).then_some(rack));
+                    racks.of.insert(node, rack.clone());
+                    if !is_drained {
+                        *racks.used.entry(rack.clone()).or_default() += 1;
+                    }
                 }
-                None => alone += usize::from(!is_drained),
+                None => racks.alone.extend((!is_drained).then_some(node)),
             }
         }
-        let known = used.len() + alone;
-        Self { of, known }
+        racks
     }
 
     /// Whether any node has said it.
@@ -101,26 +107,35 @@ impl Racks {
         !self.of.is_empty()
     }
 
-    /// How many there are.
+    /// How many there are, a node without one counted as one; those without a node that is not drained do not count.
     pub(crate) fn known(&self) -> usize {
-        self.known
+        self.used.len() + self.alone.len()
     }
 
-    /// What the copies of chunks are spread over for which that is `wanted`. Without a wish it is racks as soon as there are as
-    /// many as copies.
-    pub fn spread(&self, wanted: Option<Spread>, copies: u8) -> Spread {
-        let enough = || match self.known >= usize::from(copies) {
-            true => Spread::Rack,
-            false => Spread::Node,
+    /// What the copies of chunks are spread over for which that is `wanted`. Without a wish it is racks as soon as there are two.
+    pub fn spread(&self, wanted: Option<Spread>) -> Spread {
+        let several = match self.known() {
+            0 | 1 => Spread::Node,
+            _ => Spread::Rack,
         };
         match self.are_there() {
-            true => wanted.unwrap_or_else(enough),
+            true => wanted.unwrap_or(several),
             false => Spread::Node,
         }
     }
 
+    /// Whether there are too few racks to have each of so many copies in another one, and nobody has asked for that: then they are
+    /// spread over those that there are, as far as that goes.
+    pub fn are_few(&self, wanted: Option<Spread>, copies: u8) -> bool {
+        wanted.is_none() && self.spread(wanted) == Spread::Rack && self.known() < usize::from(copies)
+    }
+
     pub(crate) fn spread_of(&self, volume: &Volume) -> Spread {
-        self.spread(volume.spread, volume.geometry.copies)
+        self.spread(volume.spread)
+    }
+
+    pub(crate) fn are_few_for(&self, volume: &Volume) -> bool {
+        self.are_few(volume.spread, volume.geometry.copies)
     }
 
     /// What a node is lost with.
@@ -137,10 +152,32 @@ impl Racks {
             .count()
     }
 
-    /// Whether two of these nodes would be lost at once.
-    pub(crate) fn is_crowded(&self, spread: Spread, mut nodes: impl Iterator<Item = NodeId>) -> bool {
-        let mut seen = BTreeSet::new();
-        spread == Spread::Rack && !nodes.all(|node| seen.insert(self.domain(spread, node)))
+    /// Whether copies on these nodes, of a volume that has so many and asks for that, lie worse than they could if all nodes had room: two in one rack, or, where racks are few,
+    /// more by two or more in one than in another that has a node for one more.
+    pub(crate) fn is_crowded(
+        &self,
+        wanted: Option<Spread>,
+        of_volume: u8,
+        nodes: impl Iterator<Item = NodeId>,
+    ) -> bool {
+        if self.spread(wanted) == Spread::Node {
+            return false;
+        }
+        let mut copies = BTreeMap::<Domain<'_>, usize>::new();
+        for node in nodes {
+            *copies.entry(self.domain(Spread::Rack, node)).or_default() += 1;
+        }
+        let most = copies.values().copied().max().unwrap_or(0);
+        if most < 2 || !self.are_few(wanted, of_volume) {
+            return most > 1;
+        }
+        let racks = self.used.iter().map(|(rack, &nodes)| (Domain::Rack(rack), nodes));
+        let alone = self.alone.iter().map(|&node| (Domain::Node(node), 1));
+        let copies_in = |domain| copies.get(&domain).copied().unwrap_or(0);
+        racks.chain(alone).any(|(domain, nodes)| {
+            let there = copies_in(domain);
+            there < nodes && there + 2 <= most
+        })
     }
 }
 
@@ -171,24 +208,27 @@ mod tests {
     }
 
     #[test]
-    fn racks_count_as_soon_as_there_are_as_many_as_copies_unless_it_is_said_otherwise() {
+    fn racks_count_as_soon_as_there_are_two_unless_it_is_said_otherwise() {
         let [a, b] = ["a", "b"].map(|name| Rack::new(name).unwrap());
         let none = Racks::new((1..=4).map(|number| (node(number), None, false)));
-        assert_eq!(none.spread(Some(Spread::Rack), 2), Spread::Node);
+        assert_eq!(none.spread(Some(Spread::Rack)), Spread::Node);
+        let one = Racks::new([(node(1), Some(&a), false), (node(2), Some(&a), false)].into_iter());
+        assert_eq!((one.spread(None), one.are_few(None, 2)), (Spread::Node, false));
         let mut nodes = vec![
             (node(1), Some(&a), false),
             (node(2), Some(&a), false),
             (node(3), Some(&b), false),
         ];
         let two = Racks::new(nodes.iter().copied());
-        assert_eq!((two.known(), two.spread(None, 3)), (2, Spread::Node));
-        assert_eq!(two.spread(None, 2), Spread::Rack);
-        assert_eq!(two.spread(Some(Spread::Rack), 3), Spread::Rack);
-        assert_eq!(two.spread(Some(Spread::Node), 2), Spread::Node);
+        assert_eq!((two.known(), two.spread(None)), (2, Spread::Rack));
+        assert_eq!(two.spread(Some(Spread::Rack)), Spread::Rack);
+        assert_eq!(two.spread(Some(Spread::Node)), Spread::Node);
+        assert!(two.are_few(None, 3) && !two.are_few(None, 2));
+        assert!(!two.are_few(Some(Spread::Rack), 3) && !two.are_few(Some(Spread::Node), 3));
         // A node without one is one by itself.
         nodes.push((node(4), None, false));
         let three = Racks::new(nodes.iter().copied());
-        assert_eq!(three.spread(None, 3), Spread::Rack);
+        assert!(!three.are_few(None, 3));
         assert_eq!(
             three.domain(Spread::Rack, node(1)),
             three.domain(Spread::Rack, node(2))
@@ -201,10 +241,36 @@ mod tests {
             three.crowd(Spread::Rack, node(1), [2, 3, 4].map(node).into_iter()),
             1
         );
-        let crowded = |nodes: [u128; 3]| three.is_crowded(Spread::Rack, nodes.map(node).into_iter());
+        let crowded = |nodes: [u128; 3]| three.is_crowded(None, 3, nodes.map(node).into_iter());
         assert!(crowded([1, 3, 2]) && !crowded([1, 3, 4]));
         // A rack of which all nodes are drained is gone, as far as new copies go.
         nodes[2].2 = true;
         assert_eq!(Racks::new(nodes.iter().copied()).known(), 2);
+    }
+
+    #[test]
+    fn where_racks_are_few_a_chunk_is_crowded_if_another_rack_has_a_node_for_one_more() {
+        let [a, b] = ["a", "b"].map(|name| Rack::new(name).unwrap());
+        // Nodes 1 to 4 in the first, 5 in the second, 6 drained.
+        let mut nodes: Vec<_> = (1..=4).map(|number| (node(number), Some(&a), false)).collect();
+        nodes.extend([(node(5), Some(&b), false), (node(6), Some(&b), true)]);
+        let two = Racks::new(nodes.iter().copied());
+        let crowded = |racks: &Racks, nodes: &[u128]| {
+            let copies = nodes.len() as u8;
+            racks.is_crowded(None, copies, nodes.iter().map(|number| node(*number)))
+        };
+        assert!(crowded(&two, &[1, 2, 3]) && !crowded(&two, &[1, 2, 5]));
+        // The second rack has no other node.
+        assert!(crowded(&two, &[1, 2, 3, 4]) && !crowded(&two, &[1, 2, 3, 5]));
+        nodes[5].2 = false;
+        assert!(crowded(&Racks::new(nodes.iter().copied()), &[1, 2, 3, 5]));
+        // One without a rack is one more.
+        nodes.push((node(7), None, false));
+        let three = Racks::new(nodes.iter().copied());
+        assert!(
+            crowded(&three, &[1, 2, 5, 6])
+                && !crowded(&three, &[1, 2, 5, 7])
+                && crowded(&three, &[1, 2, 3, 7])
+        );
     }
 }

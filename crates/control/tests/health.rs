@@ -370,3 +370,52 @@ fn a_disk_that_is_slow_beside_its_peers_is_known_and_forgotten_when_it_is_well()
     // What was said long ago says nothing.
     assert_eq!(shown(&master, 3, at(400_000)).0, None);
 }
+
+/// A sample of a disk that takes seconds is late each time, and there is hardly a report in which none is missing. What is not answered at
+/// all makes no disk slow.
+#[test]
+fn a_disk_whose_samples_come_late_is_slow_and_one_whose_samples_do_not_come_is_not() {
+    let store = MemoryStore::default();
+    let mut master = started(&store);
+    let mut changes = Vec::new();
+    for second in (0..120u64).step_by(5) {
+        let now = at(second * 1000);
+        for number in 1..=NODES {
+            let usual = sample(number, Duration::from_micros(90));
+            let is_ill = second >= 20;
+            let told = match number {
+                // Late: the last answer is of a moment ago, and the next one is missing.
+                3 if is_ill => vec![DiskSample {
+                    missed: [second, 1 + second / 5 % 3],
+                    ..sample(number, Duration::from_secs(2))
+                }],
+                // Another disk, of which nothing comes since a moment of much load.
+                4 if is_ill => vec![
+                    usual,
+                    DiskSample {
+                        disk: disk(40),
+                        missed: [second, second - 16],
+                        ..sample(number, Duration::from_millis(40))
+                    },
+                ],
+                // A new engine has not heard this one at all.
+                2 if is_ill => vec![
+                    usual,
+                    DiskSample {
+                        disk: disk(20),
+                        samples: 0,
+                        missed: [second / 20; 2],
+                        ..sample(number, Duration::from_secs(2))
+                    },
+                ],
+                _ => vec![usual],
+            };
+            let reports = vec![report(number, DiskState::Ok)];
+            let noted = master.note_disks(node(number), reports, told, now).unwrap();
+            changes.extend(noted.speed.into_iter().map(|(disk, slow)| (second, disk, slow)));
+        }
+    }
+    assert_eq!(changes, [(30, disk(3), true)]);
+    assert_eq!(shown(&master, 3, at(115_000)).0, Some(DiskState::Slow));
+    assert_eq!(master.slow_disks(), [(node(3), disk(3))]);
+}

@@ -373,3 +373,21 @@ fn a_slow_disk_is_found_by_masters_and_asked_seldom_by_clients() {
     assert!([1, 3].iter().all(|&other| cluster.disk(other)["state"] == "ok"));
     reader.finish();
 }
+
+/// A sample of it is late each time, and is often refused, since another node's is under way.
+#[test]
+fn a_disk_that_takes_seconds_is_found_by_masters_too() {
+    let master = ["--no-rebalance"];
+    let cluster = Nodes::start_with_faults(Place::in_memory("seconds-disk"), &master, 3, "30s");
+    cluster.wait_for_disk(NODE, "its samples are answered", |disk| {
+        disk["state"] == "ok" && disk["samples"][0]["samples"].as_u64() > Some(0)
+    });
+    cluster.plant(NODE, "slow 2500");
+    cluster.wait_for_disk(NODE, "the disk counts as slow", |disk| disk["state"] == "slow");
+    assert!([1, 3].iter().all(|&other| cluster.disk(other)["state"] == "ok"));
+    let said = cluster.status();
+    assert!(
+        said.contains(" is slow (its sample reads take much longer"),
+        "{said}"
+    );
+}

@@ -1,7 +1,8 @@
 //! Copies move until every node is used to the same share of its capacity (`docs/decisions/0076`): after nodes or disks were
 //! added, after a drain ended, after much was deleted. Single moves by command are in `by_command.rs`.
 //!
-//! Before that, copies move out of racks that have another copy of their chunk, as far as there is room (`docs/decisions/0101`).
+//! Before that, copies move out of racks that have another copy of their chunk, or, where racks are few, more than others could have, as far
+//! as there is room (`docs/decisions/0101`).
 //!
 //! A move is a place more, out of sync, with a record that names the copy which goes once the new one is in sync; what is
 //! done then is done by [`crate::places`], as for a drain. A move is only begun if afterwards the node that gave is still
@@ -90,7 +91,7 @@ pub(super) struct Balancer {
     by_detours: bool,
     /// What a whole pass could not make better: promises alone, since what snapshots hold changes with each of them.
     settled: Vec<Candidate>,
-    /// The chunk with two copies in one rack that was looked at last.
+    /// The chunk with more copies in one rack than need be that was looked at last.
     crowded: Option<ChunkId>,
     state: RebalanceState,
 }
@@ -366,7 +367,7 @@ impl<S: MetadataStore> Controller<S> {
         (ways, waits)
     }
 
-    /// Moves copies out of racks that have another one of their chunk, to where there is room and none.
+    /// Moves copies out of racks that have another one of their chunk, to where there is room and none, or fewer.
     fn spread_out(
         &mut self,
         candidates: &mut [Candidate],
@@ -400,7 +401,8 @@ impl<S: MetadataStore> Controller<S> {
                 .iter()
                 .copied()
                 .filter(|from| ways.crowd(*from, *from) > 0);
-            let Some(from) = sources.max_by(|a, b| shares.compare(*a, *b)) else {
+            let most = |a: &NodeId, b: &NodeId| ways.crowd(*a, *a).cmp(&ways.crowd(*b, *b));
+            let Some(from) = sources.max_by(|a, b| most(a, b).then(shares.compare(*a, *b))) else {
                 continue;
             };
             let better = |to: &NodeId| ways.crowd(from, *to) < ways.crowd(from, from);
@@ -471,7 +473,7 @@ impl<S: MetadataStore> Controller<S> {
                 (shares, &candidates, racks),
             );
             self.balancer.has_left_out |= waits;
-            // No rack gets a second copy by it.
+            // No rack gets more copies by it than the other one had.
             let may = |from, to| ways.crowd(from, to) <= ways.crowd(from, from);
             let (sources, by_detours) = (ways.sources.clone(), self.balancer.by_detours);
             let Some((from, to)) = shares.best(bytes.0, by_detours, sources, &ways.targets, may) else {

@@ -58,7 +58,8 @@ impl<S: MetadataStore> Controller<S> {
                 .map(|copy| copy.node)
                 .filter(|other| *other != from)
         };
-        if racks.crowd(spread, to, others()) > racks.crowd(spread, from, others()) {
+        let is_worse = racks.crowd(spread, to, others()) > racks.crowd(spread, from, others());
+        if is_worse && !racks.are_few_for(&volume.record) {
             return Err(refused(format!(
                 "the rack of node {to} has another copy of it already, and two in one rack would be lost together; name a node in another rack"
             )));

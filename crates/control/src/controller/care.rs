@@ -84,7 +84,7 @@ pub(super) struct Care {
     pub(super) given_up: BTreeMap<ChunkId, NodeId>,
     /// Where the nodes stand, as of the last tick.
     pub(super) racks: Racks,
-    /// Chunks with two copies in one rack which should have them in different ones.
+    /// Chunks with more copies in one rack than need be.
     pub(super) crowded: BTreeSet<ChunkId>,
 }
 
@@ -347,9 +347,10 @@ impl Care {
     }
 }
 
-/// Whether two copies in sync are in one rack that should be in different ones.
+/// Whether copies in sync are in one rack that should be in different ones, or could be, where racks are few.
 pub(super) fn is_crowded(racks: &Racks, chunk: &Chunk, volume: &Volume) -> bool {
-    racks.is_crowded(racks.spread_of(volume), chunk.members().map(|member| member.0))
+    let nodes = chunk.members().map(|member| member.0);
+    racks.is_crowded(volume.spread, volume.geometry.copies, nodes)
 }
 
 impl<S: MetadataStore> Controller<S> {
@@ -549,8 +550,9 @@ impl<S: MetadataStore> Controller<S> {
         let (go, stay): (Vec<&Copy>, Vec<&Copy>) = in_sync.partition(drained);
         let crowd = |node| racks.crowd(spread, node, stay.iter().map(|copy| copy.node));
         // A second copy in a rack is better than a copy less. What is only drained waits for room where it is no worse, and so does
-        // what its own node makes anew.
-        let most = match (lacks, awaits) {
+        // what its own node makes anew. Where racks are few nothing waits for that.
+        let anywhere = lacks || racks.are_few_for(volume);
+        let most = match (anywhere, awaits) {
             (_, Some(node)) => crowd(node),
             (true, None) => usize::MAX,
             (false, None) => go.iter().map(|copy| crowd(copy.node)).max().unwrap_or(0),

@@ -261,7 +261,7 @@ impl<S: MetadataStore> Controller<S> {
             match place {
                 Some((place, _)) => {
                     placed += 1;
-                    let worse = racks.crowd(spread, place, others()) > own;
+                    let worse = !racks.are_few_for(volume) && racks.crowd(spread, place, others()) > own;
                     crowded += usize::from(worse);
                 }
                 None => {

@@ -20,6 +20,9 @@ use crate::store::{MetadataStore, Transaction};
 const FRESH: Duration = Duration::from_secs(60);
 /// For how long it counts what all disks took at some moment.
 const PEERS_FRESH: Duration = Duration::from_secs(1);
+/// With more missed since, the last sample that was answered says nothing of now. A few are: a sample of a disk that takes seconds is
+/// under way most of the time, its node's or a neighbour's, which stands in that one's way.
+const MISSED_MAX: u64 = 3;
 /// Disks and samples that one node may report, as many as it may register and see.
 const REPORTS_MAX: usize = 1024;
 
@@ -80,7 +83,7 @@ pub struct DiskSample {
     pub answer: [Duration; 2],
     /// How many were answered.
     pub samples: u64,
-    /// How many failed or were not answered in time; and since the last one that was answered.
+    /// How many failed or were not answered in time, late ones among them; and since the last one that was answered.
     pub missed: [u64; 2],
 }
 
@@ -129,11 +132,13 @@ struct Told {
 }
 
 impl Told {
-    /// How long each disk of the node takes that says this.
+    /// How long each disk of the node takes that says this. Only what its target has answered counts: what is missed may be for a target
+    /// that ends or stands, a way that is cut, or a machine that is busy, and a disk that answers nothing at all is reset by its node.
     fn latencies(&self, node: NodeId) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
         let own = self.samples.iter();
-        let own =
-            own.filter(move |sample| sample.node == node && sample.samples > 0 && sample.missed[1] == 0);
+        let own = own.filter(move |sample| {
+            sample.node == node && sample.samples > 0 && sample.missed[1] <= MISSED_MAX
+        });
         own.map(move |sample| ((node, sample.disk), sample.at_disk[0]))
     }
 }

@@ -82,7 +82,7 @@ pub struct VolumeStatus {
     pub roomless_chunks: u32,
     /// Chunks that lack a copy for which there was no place when this master last looked for one.
     pub placeless_chunks: u32,
-    /// Chunks with two copies in one rack which should have them in different ones.
+    /// Chunks with more copies in one rack than need be: two, or, where racks are fewer than copies, two more than another rack has that has a node for one.
     pub crowded_chunks: u32,
     /// Copies that are sent what they have missed, as living write nodes last said.
     pub resyncs: Vec<Resync>,

@@ -396,6 +396,7 @@ impl<S: MetadataStore> Controller<S> {
             copies: volume.geometry.copies,
             pin: volume.write_pin,
             spread: racks.spread_of(volume),
+            few_racks: racks.are_few_for(volume),
         };
         let placed = place(&candidates, known, &racks, &request, self.random.next_u64());
         placed.or_else(|why| Err(self.unless_awaited(why, now)?))

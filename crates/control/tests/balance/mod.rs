@@ -161,14 +161,26 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The chunks with two copies in one rack.
+    /// The chunks with two copies in one rack; where racks are few, with two more in one than in another that has a node for one.
     fn crowded(&self) -> u32 {
         let status = self.control.status(self.now).unwrap();
         let shown = status.volumes.iter().map(|volume| volume.crowded_chunks).sum();
         let rack = |id: NodeId| self.racks.get(&(id.0.0 as u64));
+        let mut nodes = BTreeMap::<&Rack, usize>::new();
+        for rack in self.racks.values() {
+            *nodes.entry(rack).or_default() += 1;
+        }
+        let are_few = nodes.len() < COPIES && self.racks.len() == self.machines.len();
         let is_crowded = |chunk: &Chunk| {
-            let racks: BTreeSet<_> = chunk.members().map(|member| rack(member.0)).collect();
-            racks.len() < chunk.member_count()
+            let racks: Vec<_> = chunk.members().map(|member| rack(member.0)).collect();
+            let copies_in = |rack: &Rack| racks.iter().filter(|other| **other == Some(rack)).count();
+            let most = nodes.keys().map(|rack| copies_in(rack)).max().unwrap_or(0);
+            let lacks =
+                |(rack, nodes): (&&Rack, &usize)| copies_in(rack) < (*nodes).min(most.saturating_sub(1));
+            match are_few {
+                true => nodes.iter().any(lacks),
+                false => racks.iter().collect::<BTreeSet<_>>().len() < racks.len(),
+            }
         };
         let counted = self
             .chunks()

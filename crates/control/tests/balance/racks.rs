@@ -109,13 +109,20 @@ fn copies_go_apart_when_nodes_say_that_they_stand_in_racks_or_in_others() {
     world.create(60);
     world.until_quiet(300);
     assert_eq!(features(&store), 0);
-    // Two racks are too few for three copies: nothing moves.
-    let moves = world.moves;
+    // Two racks are too few for three copies: none has all of them.
     for number in 1..=8 {
         world.carry(number, Some(number % 2));
     }
-    world.until_quiet(300);
-    assert_eq!((world.moves, features(&store)), (moves, 4));
+    let (moves, crowded) = (world.moves, world.crowded());
+    assert!((1..20).contains(&crowded), "{crowded}");
+    world.until_quiet(3000);
+    assert!(
+        world.moves >= moves + crowded,
+        "{moves} {crowded} {}",
+        world.moves
+    );
+    assert_eq!(features(&store), 4);
+    assert_eq!(world.crowded(), 0);
     // Four are enough.
     for number in 1..=8 {
         world.carry(number, Some(number % 4));
@@ -247,4 +254,102 @@ fn the_last_node_with_a_rack_takes_the_feature_bit_with_it_when_it_is_removed() 
     world.steps(80);
     world.control.remove_node(node(4), world.now).unwrap();
     assert_eq!(features(&store), 0);
+}
+
+#[test]
+fn three_copies_are_in_both_of_two_racks_whatever_is_lost_and_drained() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 7);
+    world.add_in_racks(1..=8, 2);
+    world.steps(2);
+    world.create(120);
+    world.until_quiet(300);
+    assert_eq!((world.moves, world.crowded()), (0, 0));
+    world.assert_even("made");
+    // A node, and another one that is drained: the two that are left of the rack have a copy of each chunk.
+    world.kill(1);
+    world.until_quiet(600);
+    assert_eq!(world.crowded(), 0);
+    world.control.drain(node(3), None, world.now).unwrap();
+    world.until_quiet(600);
+    world.assert_whole();
+    assert_eq!(world.crowded(), 0);
+    assert!(!world.chunks().iter().any(|(_, chunk)| chunk.has_copy_on(node(3))));
+    // All of the rack, one after the other: better in one rack than a copy less, until it is back.
+    for number in [5, 7] {
+        assert_eq!(world.crowded(), 0);
+        world.kill(number);
+        world.until_quiet(600);
+        world.assert_whole();
+    }
+    assert_eq!(world.crowded(), 120);
+    world.control = Controller::open(&store, settings(), 9, world.now).unwrap();
+    for number in [1, 5, 7] {
+        world.machines.get_mut(&number).unwrap().dead_until = world.now;
+        world.register(number);
+    }
+    world.control.undrain(node(3), None).unwrap();
+    world.until_quiet(3000);
+    world.assert_whole();
+    assert_eq!(world.crowded(), 0);
+    world.assert_even("back");
+}
+
+/// That copies are apart comes first, also where the one node of a rack is used more than all others for it.
+#[test]
+fn a_second_rack_that_comes_later_gets_a_copy_of_each_chunk_and_with_another_node_all_are_used_alike() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 8);
+    for number in 1..=4 {
+        world.racks.insert(number, rack(1));
+        world.add_node(number, &[SIZE]);
+    }
+    world.steps(2);
+    world.create(60);
+    world.until_quiet(300);
+    assert_eq!((world.moves, world.crowded()), (0, 0), "there is no other one");
+    for number in [5, 6] {
+        world.racks.insert(number, rack(2));
+        world.add_node(number, &[SIZE]);
+        if number == 5 {
+            assert_eq!(world.crowded(), 60);
+        }
+        world.until_quiet(3000);
+        world.assert_whole();
+        assert_eq!(world.crowded(), 0);
+    }
+    world.assert_even("two racks");
+}
+
+#[test]
+fn where_racks_are_few_nothing_is_refused_for_them() {
+    let store = MemoryStore::new();
+    let mut world = World::new(&store, 9);
+    world.add_in_racks([1, 2, 4, 6].into_iter(), 2);
+    // Hardly any room.
+    world.racks.insert(3, rack(1));
+    world.add_node(3, &[4 * 16 * MIB]);
+    world.steps(2);
+    world.create(20);
+    world.until_quiet(300);
+    assert_eq!(world.crowded(), 0);
+    let chunks = world.chunks();
+    let (id, chunk) = chunks
+        .iter()
+        .find(|(_, chunk)| chunk.has_copy_on(node(1)))
+        .unwrap();
+    let to = [2, 4, 6].map(node).into_iter().find(|to| !chunk.has_copy_on(*to));
+    if let Some(to) = to {
+        world
+            .control
+            .move_copy("v0", id.index, node(1), to, world.now)
+            .unwrap();
+    }
+    world.until_quiet(3000);
+    assert_eq!(world.crowded(), 0, "it is brought back");
+    world.control.drain(node(1), None, world.now).unwrap();
+    world.until_quiet(3000);
+    world.assert_whole();
+    assert!(!world.chunks().iter().any(|(_, chunk)| chunk.has_copy_on(node(1))));
+    assert!((15..20).contains(&world.crowded()));
 }

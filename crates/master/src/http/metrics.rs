@@ -410,7 +410,7 @@ fn of_volumes(text: &mut Text, view: &StatusView) {
     let head = (
         "redhare_volume_crowded_chunks",
         "gauge",
-        "Chunks with two copies in one rack which should have them in different ones.",
+        "Chunks with more copies in one rack than need be.",
     );
     text.of_volumes(view, head, |row| Some(row.crowded_chunks));
     let head = (

@@ -215,7 +215,9 @@ impl Health {
         }
         if volume.crowded_chunks > 0 {
             let crowded = volume.crowded_chunks;
-            let what = format!("{crowded} of {chunks} chunks of \"{name}\" have two copies in one rack");
+            let what = format!(
+                "{crowded} of {chunks} chunks of \"{name}\" have more copies in one rack than need be"
+            );
             self.trouble(Verdict::Degraded, what);
         }
         let rows = volume.returning.iter();

@@ -42,7 +42,7 @@ pub struct VolumeRow {
     pub roomless_chunks: u32,
     /// Of the degraded ones, those that had no place for another copy when the masters last looked for one.
     pub placeless_chunks: u32,
-    /// With two copies in one rack which should have them in different ones.
+    /// With more copies in one rack than need be: two, or, where racks are fewer than copies, two more than another rack has that has a node for one.
     pub crowded_chunks: u32,
     /// Blocks that no copy has right: reading them is an error until they are written.
     pub lost_blocks: u64,
@@ -249,7 +249,9 @@ impl VolumeRow {
         let returning = self.returning.iter().map(describe_returning);
         let crowded = match self.crowded_chunks {
             0 => None,
-            count => Some(format!("{count} chunks have two copies in one rack")),
+            count => Some(format!(
+                "{count} chunks have more copies in one rack than need be"
+            )),
         };
         let roomless = match self.roomless_chunks {
             0 => None,

@@ -67,7 +67,7 @@ enum Volume {
         #[arg(long, value_enum, default_value_t = Switch::On)]
         checksums: Switch,
         /// What no two copies of a chunk may have in common: "rack" refuses what does not fit so, "node" does not look at racks.
-        /// [default: rack, as long as the cluster has as many racks as the volume has copies, else node]
+        /// [default: rack; with fewer racks than copies over all of them, as evenly as room allows]
         #[arg(long, value_enum)]
         spread: Option<Spread>,
         /// Acknowledge no write before it is durable on every copy in sync, so that a power cut everywhere takes nothing, flushed or not.

@@ -14,6 +14,7 @@ use crate::record::{ChunkRecord, RecordDelta, SESSIONS_MAX};
 use crate::settings::Settings;
 
 mod compares;
+mod credit;
 mod deleted;
 mod fences;
 mod forced;
