@@ -1,10 +1,11 @@
 //! The staged reset in virtual time: for each stage a fault that only this stage cures, what is repeated and what never is.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bdev::file::{FileDevice, FileOptions};
@@ -14,6 +15,9 @@ use bdev::{BlockDevice, Channel, ChannelExt, Data, IoError, OpenError, Operation
 use foundation::{BlockCount, ByteCount, Lba};
 use reactor::sim::Simulation;
 use reactor::{BufferPool, Config, spawn, time};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,8 @@ struct World {
     driver_resets: Cell<u32>,
     /// When the fault came: so many queues and opens there had been.
     struck: Cell<(u32, u32)>,
+    /// How long the device takes for what does not stand.
+    takes: Cell<Duration>,
     /// Writes that reached the device.
     landed: RefCell<Vec<u64>>,
 }
@@ -116,7 +122,16 @@ impl Channel for Queue {
 
     fn submit(&self, request: Request) {
         if !self.stands() {
-            return self.pass(request);
+            let takes = self.world.takes.get();
+            if takes.is_zero() {
+                return self.pass(request);
+            }
+            let inner = self.inner.clone();
+            drop(spawn(async move {
+                time::sleep(takes).await;
+                inner.submit(request);
+            }));
+            return;
         }
         self.held.borrow_mut().push(request);
         let (world, held, inner) = (self.world.clone(), self.held.clone(), self.inner.clone());
@@ -143,11 +158,63 @@ impl Channel for Queue {
     }
 }
 
+fn counts(counters: &[AtomicU64; 4]) -> Vec<u64> {
+    counters
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .collect()
+}
+
+/// What is logged, each as its level and the fields in their order.
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(event.metadata().level().to_string());
+        event.record(&mut fields);
+        self.0.lock().unwrap().push(fields.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 /// Plants a fault below a channel, asks for something, and says which stages began, which cured, and whether it was answered.
 fn strike(fault: Fault, write: bool) -> (Vec<u64>, Vec<u64>, bool, Vec<u64>, bool) {
+    strike_measured(fault, write, Duration::ZERO, &Arc::default())
+}
+
+/// The same, with measures that outlive it, and a device that takes its time.
+fn strike_measured(
+    fault: Fault,
+    write: bool,
+    takes: Duration,
+    measures: &Arc<ResetMeasures>,
+) -> (Vec<u64>, Vec<u64>, bool, Vec<u64>, bool) {
     let simulation = Simulation::new(5);
     let host = simulation.add_host("node");
-    let measures = Arc::new(ResetMeasures::default());
     let answered = Rc::new(Cell::new(false));
     let (seen, flag) = (measures.clone(), answered.clone());
     let landed = Rc::new(RefCell::new(Vec::new()));
@@ -160,6 +227,7 @@ fn strike(fault: Fault, write: bool) -> (Vec<u64>, Vec<u64>, bool, Vec<u64>, boo
             opens: Cell::default(),
             driver_resets: Cell::default(),
             struck: Cell::default(),
+            takes: Cell::default(),
             landed: RefCell::default(),
         });
         let below = Rc::new(Below(world.clone()));
@@ -168,6 +236,7 @@ fn strike(fault: Fault, write: bool) -> (Vec<u64>, Vec<u64>, bool, Vec<u64>, boo
         buffer.fill(7);
         channel.write(Lba(1), buffer.freeze()).await.unwrap();
         world.struck.set((world.queues.get(), world.opens.get()));
+        world.takes.set(takes);
         world.fault.set(fault);
         if write {
             let mut buffer = BufferPool::current().try_allocate(4096).unwrap();
@@ -185,12 +254,6 @@ fn strike(fault: Fault, write: bool) -> (Vec<u64>, Vec<u64>, bool, Vec<u64>, boo
         time::sleep(LIMIT).await;
     });
     simulation.run_for(Duration::from_secs(20));
-    let counts = |counters: &[AtomicU64; 4]| -> Vec<u64> {
-        counters
-            .iter()
-            .map(|counter| counter.load(Ordering::Relaxed))
-            .collect()
-    };
     let needs_process = measures.needs_process.load(Ordering::Relaxed);
     let landed = landed.borrow().clone();
     (
@@ -221,6 +284,59 @@ fn each_stage_cures_the_fault_that_only_it_cures() {
     assert!(!answered && needs_process);
 }
 
+/// How long a stage took until the disk answered again, and what the log says of it: no stage's is another one's, and none is lost.
+#[test]
+fn each_stage_is_timed_and_logged() {
+    let names = ["queue", "device", "driver"];
+    for (place, fault) in [Fault::Queue, Fault::Device, Fault::Driver]
+        .into_iter()
+        .enumerate()
+    {
+        let measures = Arc::new(ResetMeasures::default());
+        let log = Arc::new(Log::default());
+        tracing::subscriber::with_default(log.clone(), || {
+            strike_measured(fault, false, LIMIT / 20, &measures)
+        });
+        let took = counts(&measures.cured_us);
+        // The next look sees the answer; the next stage would have begun after the limit.
+        let (looks, limit) = (LIMIT.as_micros() as u64 / 4, LIMIT.as_micros() as u64);
+        assert!((looks..limit).contains(&took[place]), "{fault:?}: {took:?}");
+        assert_eq!(took.iter().sum::<u64>(), took[place], "{fault:?}: {took:?}");
+        let log = log.0.lock().unwrap();
+        let said = |level: &str, message: &str, stage: &str| {
+            let found = log.iter().filter(|line| {
+                line.starts_with(level)
+                    && line.contains(message)
+                    && line.contains(&format!("stage=\"{stage}\""))
+            });
+            let lines: Vec<&String> = found.collect();
+            assert!(
+                lines.iter().all(|line| line.contains("disk=\"disk\"")),
+                "{lines:?}"
+            );
+            lines
+                .into_iter()
+                .map(|line| line.contains("took="))
+                .collect::<Vec<bool>>()
+        };
+        for (other, name) in names.into_iter().enumerate() {
+            let begun = usize::from(other <= place);
+            assert_eq!(
+                said("ERROR", "it is reset", name).len(),
+                begun,
+                "{fault:?}: {log:?}"
+            );
+            assert_eq!(
+                said("INFO", "a stage of the reset is done", name),
+                vec![true; begun],
+                "{log:?}"
+            );
+            let cured = usize::from(other == place);
+            assert_eq!(said("WARN", "answers again", name), vec![true; cured], "{log:?}");
+        }
+    }
+}
+
 /// Without memory for another attempt a read goes on standing: an error would be taken for the disk's.
 #[test]
 fn a_read_waits_for_memory_to_be_made_again() {
@@ -236,6 +352,7 @@ fn a_read_waits_for_memory_to_be_made_again() {
             opens: Cell::default(),
             driver_resets: Cell::default(),
             struck: Cell::default(),
+            takes: Cell::default(),
             landed: RefCell::default(),
         });
         let below = Rc::new(Below(world.clone()));
@@ -338,6 +455,7 @@ fn wrong_requests_are_no_failures_of_the_disk() {
             opens: Cell::default(),
             driver_resets: Cell::default(),
             struck: Cell::default(),
+            takes: Cell::default(),
             landed: RefCell::default(),
         });
         let measures = Arc::new(ResetMeasures::default());

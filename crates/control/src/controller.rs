@@ -7,7 +7,7 @@ pub(crate) mod changes;
 mod chunks;
 pub(crate) mod clones;
 pub(crate) mod damage;
-mod data_keys;
+pub(crate) mod data_keys;
 pub(crate) mod drain;
 mod dues;
 pub(crate) mod exports;

@@ -37,6 +37,7 @@ pub use controller::balance::{Balance, MoveStatus, RebalanceState};
 pub use controller::changes::{Changes, Scope};
 pub use controller::clones::{Flattening, OriginView};
 pub use controller::damage::{Damage, Scrub, Told};
+pub use controller::data_keys::DataPathProof;
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};

@@ -14,6 +14,7 @@ fn said(damaged: u64, repaired: u64, lost: u64) -> Damage {
         damaged,
         repaired,
         lost,
+        differing: 0,
     }
 }
 

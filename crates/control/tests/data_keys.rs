@@ -121,6 +121,42 @@ fn a_cluster_with_nodes_requires_one_when_every_node_has_the_keys() {
     assert_eq!(asked(&mut first, 3), 8);
 }
 
+#[test]
+fn who_is_waited_for_before_proof_is_required_is_told() {
+    let store = MemoryStore::new();
+    let mut first = master(&store, at(0));
+    assert_eq!(
+        first.data_path_proof(at(0)).unwrap(),
+        None,
+        "there are no keys yet"
+    );
+    register(&mut first, 1);
+    register(&mut first, 2);
+    first.turn_data_keys(fresh(1), 7, at(0)).unwrap();
+    let ask = |master: &mut Controller<&MemoryStore>, node| {
+        master.data_keys_of(NodeId(Uuid(node)), 8, at(1)).unwrap();
+    };
+    let told = |master: &Controller<&MemoryStore>| {
+        let proof = master.data_path_proof(at(1)).unwrap().unwrap();
+        let awaited: Vec<u128> = proof.awaited.iter().map(|node| node.0.0).collect();
+        (proof.required, awaited)
+    };
+    assert_eq!(told(&first), (false, vec![1, 2]));
+    ask(&mut first, 1);
+    assert_eq!(told(&first), (false, vec![2]));
+    // Another one has not heard who has asked.
+    let mut second = master(&store, at(1));
+    assert_eq!(told(&second), (false, vec![1, 2]));
+    ask(&mut second, 1);
+    ask(&mut second, 2);
+    for master in [&first, &second] {
+        assert_eq!(told(master), (true, vec![]));
+    }
+    // It stays so, and nobody waits for a node that comes later.
+    register(&mut second, 3);
+    assert_eq!(told(&second), (true, vec![]));
+}
+
 /// What is wrong with the masters of a simulated cluster.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Planted {

@@ -70,6 +70,7 @@ const METHODS: &[(&str, Access, Audit)] = &[
     ("/redhare.v1.Cluster/GetStatus", Access::Read, Audit::No),
     ("/redhare.v1.Cluster/Rebalance", Access::Admin, Audit::Yes),
     ("/redhare.v1.Cluster/Restored", Access::Admin, Audit::Yes),
+    ("/redhare.v1.Cluster/ForgetMaster", Access::Admin, Audit::Yes),
     ("/redhare.v1.Nodes/Register", Access::Node, Audit::Yes),
     (HEARTBEAT, Access::Node, Audit::No),
     ("/redhare.v1.Nodes/Heartbeats", Access::Node, Audit::No),

@@ -7,7 +7,11 @@ use tonic::{Request, Response, Status};
 
 use crate::access::about;
 use crate::convert::{self, ConvertError, uuid, uuid_text};
+use crate::etcd::Forgotten;
 use crate::service::{Face, StoreFace};
+
+/// No host and port are longer.
+const ADDRESS_BYTES_MAX: usize = 300;
 
 fn restored_status(view: &RestoredView) -> v1::RestoredStatus {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -79,6 +83,19 @@ impl Face {
         };
         Ok(present.into_iter().map(master).collect())
     }
+
+    /// The masters that are known and do not live.
+    async fn masters_away(&self) -> Result<Vec<v1::MasterAway>, Status> {
+        let look = |master: &mut crate::engine::Master| master.election().away();
+        let away = self.engine.look(look).await?;
+        let away = away.map_err(|error| convert::status(&error.into()))?;
+        let master = |away: crate::etcd::Away| v1::MasterAway {
+            address: away.address,
+            seen_unix_ms: away.seen_unix_ms,
+            ended: away.ended,
+        };
+        Ok(away.into_iter().map(master).collect())
+    }
 }
 
 #[tonic::async_trait]
@@ -106,16 +123,35 @@ impl Cluster for Face {
             .call_or_read(|control, now| control.balance(now))
             .await?;
         let restored = self.engine.call_or_read(|control, _| control.restored()).await?;
+        let proof = match self.policy.cluster {
+            Some(_) => {
+                self.engine
+                    .call_or_read(|control, now| control.data_path_proof(now))
+                    .await?
+            }
+            // Without certificates nobody can prove anything.
+            None => None,
+        };
         let (masters, store) = (self.masters().await?, self.store.status().await);
+        let masters_away = self.masters_away().await?;
         Ok(Response::new(v1::GetStatusResponse {
             cluster: status.cluster.0.to_bytes().to_vec(),
             revision: status.revision,
             nodes: status.nodes.iter().map(crate::status::node).collect(),
             volumes: status.volumes.iter().map(crate::status::volume).collect(),
             masters,
+            masters_away,
             store: Some(store),
             balance: Some(convert::balance(&balance)),
             restored: restored.as_ref().map(restored_status),
+            data_path: proof.map(|proof| v1::DataPathProof {
+                required: proof.required,
+                awaited: proof
+                    .awaited
+                    .iter()
+                    .map(|node| node.0.to_bytes().to_vec())
+                    .collect(),
+            }),
         }))
     }
 
@@ -176,5 +212,31 @@ impl Cluster for Face {
         };
         let balance = Some(convert::balance(&self.engine.call(call).await?));
         Ok(Response::new(v1::RebalanceResponse { balance }))
+    }
+
+    async fn forget_master(
+        &self,
+        request: Request<v1::ForgetMasterRequest>,
+    ) -> Result<Response<v1::ForgetMasterResponse>, Status> {
+        let (_, extensions, v1::ForgetMasterRequest { address }) = request.into_parts();
+        if address.is_empty() || address.len() > ADDRESS_BYTES_MAX {
+            return Err(Status::invalid_argument(format!(
+                "address has {} bytes, a master's has 1 to {ADDRESS_BYTES_MAX}; \"redhare status\" names the masters",
+                address.len()
+            )));
+        }
+        let shown = address.escape_debug().to_string();
+        about(&extensions, || format!("master {shown}"));
+        let look = move |master: &mut crate::engine::Master| master.election().forget(&address);
+        let forgotten = self.engine.look(look).await?;
+        match forgotten.map_err(|error| convert::status(&error.into()))? {
+            Forgotten::Done => Ok(Response::new(v1::ForgetMasterResponse {})),
+            Forgotten::Lives => Err(Status::failed_precondition(format!(
+                "master \"{shown}\" lives; stop it first, and repeat the call"
+            ))),
+            Forgotten::Unknown => Err(Status::not_found(format!(
+                "no master \"{shown}\" is known; \"redhare status\" names those that are"
+            ))),
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use control::mastership::{Election, Leader, Seat};
 use control::{Committed, Entry, MetadataStore, StoreError, Transaction, Versioned};
 
-use crate::etcd::{EtcdElection, EtcdStore};
+use crate::etcd::{Away, EtcdElection, EtcdStore, Forgotten};
 use crate::redb_store::RedbStore;
 
 /// A handle to either kind of store.
@@ -46,6 +46,25 @@ impl Candidate {
                 release: Some(foundation::RELEASE.to_owned()),
             }]),
             Self::Etcd(election) => election.present(),
+        }
+    }
+}
+
+impl Candidate {
+    /// The masters that are known and do not live; the one of an embedded store is this one.
+    pub(crate) fn away(&self) -> Result<Vec<Away>, StoreError> {
+        match self {
+            Self::Redb { .. } => Ok(Vec::new()),
+            Self::Etcd(election) => election.away(),
+        }
+    }
+
+    /// Forgets a master that does not live.
+    pub(crate) fn forget(&self, address: &str) -> Result<Forgotten, StoreError> {
+        match self {
+            Self::Redb { leader, .. } if leader.address == address => Ok(Forgotten::Lives),
+            Self::Redb { .. } => Ok(Forgotten::Unknown),
+            Self::Etcd(election) => election.forget(address),
         }
     }
 }

@@ -228,7 +228,8 @@ impl Master {
                 }
                 let link = Link::new(etcd.clone()).map_err(RunError::Thread)?;
                 let face = StoreFace::Etcd(link.clone());
-                (Candidate::Etcd(EtcdElection::new(link, advertised.clone())), face)
+                let election = EtcdElection::new(link, advertised.clone()).known();
+                (Candidate::Etcd(election), face)
             }
         };
         let must_lead = matches!(store, StoreFace::Redb(_));

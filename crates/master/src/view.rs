@@ -1,7 +1,9 @@
 //! A cluster as people and programs are shown it, by `redhare status` and over HTTP: what the Status call answers, named, summed up,
 //! and judged ([`verdict`]).
 
+mod away;
 mod balance;
+mod data_path;
 mod disk_use;
 mod disks;
 mod releases;
@@ -13,7 +15,9 @@ use proto::v1;
 
 use crate::uuid_text;
 
+pub use away::MasterAwayRow;
 pub use balance::{BalanceView, MoveRow};
+pub use data_path::DataPathRow;
 pub use disk_use::{DiskUse, on_disks};
 pub use disks::{DiskRow, Resets, STAGES, SampleRow, describe_time};
 pub use restored::{AwaitedRow, RefusedRow, RestoredView};
@@ -33,6 +37,10 @@ pub struct StatusView {
     pub revision: u64,
     /// Those that live.
     pub masters: Vec<MasterRow>,
+    /// Those that were there and are not.
+    pub masters_away: Vec<MasterAwayRow>,
+    /// Whether who connects to nodes has to prove who it is; null in a cluster without certificates.
+    pub data_path: Option<DataPathRow>,
     /// Where they keep what must not be forgotten.
     pub store: StoreRow,
     /// All that are known.
@@ -165,6 +173,11 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
+fn unix_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// As JSON has it.
 fn seconds(milliseconds: Option<u64>) -> Option<u64> {
     milliseconds.map(|milliseconds| milliseconds.div_ceil(1000))
@@ -183,6 +196,8 @@ impl StatusView {
             health: None,
             revision: answer.revision,
             masters: answer.masters.iter().map(MasterRow::of).collect(),
+            masters_away: answer.masters_away.iter().map(MasterAwayRow::of).collect(),
+            data_path: answer.data_path.as_ref().map(DataPathRow::of),
             store: answer.store.as_ref().map(StoreRow::of).unwrap_or_default(),
             nodes: answer.nodes.iter().map(NodeRow::of).collect(),
             balance: BalanceView::of(answer.balance.as_ref(), &answer.volumes),
@@ -202,12 +217,10 @@ impl MasterRow {
         } else {
             master.started_unix_ms
         };
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         Self {
             address: master.address.clone(),
             leads: master.leads,
-            since_seconds: now.saturating_sub(since) / 1000,
+            since_seconds: unix_ms().saturating_sub(since) / 1000,
             release: releases::told(&master.release),
         }
     }

@@ -580,6 +580,8 @@ calls! {
     rebalance(Yes, CALL_LIMIT): ClusterClient.rebalance(RebalanceRequest) -> RebalanceResponse;
     /// How far the masters are with metadata from a backup.
     restored(Yes, CALL_LIMIT): ClusterClient.restored(RestoredRequest) -> RestoredResponse;
+    /// Forgets a master that is away.
+    forget_master(No, CALL_LIMIT): ClusterClient.forget_master(ForgetMasterRequest) -> ForgetMasterResponse;
     /// Makes a node, or a new life of its target, known.
     register(Yes, CALL_LIMIT): NodesClient.register(RegisterRequest) -> RegisterResponse;
     /// Moves all copies away from a node or disk, or ends that.

@@ -65,7 +65,7 @@ fn main() -> std::process::ExitCode {
         Command::Bench(bench) => commands::bench::run(bench, &output),
         Command::Up(arguments) => commands::up::run(&arguments, &output),
         Command::Node(arguments) => commands::node::run(arguments, &output),
-        Command::Master(arguments) => commands::master::run(arguments),
+        Command::Master(arguments) => commands::master::run(arguments, &output),
         Command::Volume(arguments) => commands::volume::run(arguments, &output),
         Command::Meta(arguments) => commands::meta::run(&arguments, &output),
         Command::Cluster(arguments) => commands::rebalance::run(&arguments, &output),

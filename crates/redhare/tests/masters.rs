@@ -199,6 +199,17 @@ impl Cluster {
         self.ask(&["status"])
     }
 
+    /// The masters that are missed: address, and whether it was stopped.
+    fn away(&self) -> Vec<(String, bool)> {
+        let status = self.status();
+        let rows = status["masters_away"].as_array().cloned().unwrap_or_default();
+        let row = |row: &serde_json::Value| {
+            let address = row["address"].as_str().unwrap_or_default().to_owned();
+            (address, row["ended"] == true)
+        };
+        rows.iter().map(row).collect()
+    }
+
     /// The index of the master that leads, by what the cluster says.
     pub(crate) fn leader(&self) -> Option<usize> {
         let status = self.status();
@@ -281,6 +292,13 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
             cluster.leader().is_some_and(|other| other != leader)
         });
         worst = worst.max(began.elapsed());
+        let missed = (cluster.masters[leader].0.clone(), false);
+        assert_eq!(cluster.away(), [missed], "the one that was killed");
+        let health = cluster.status()["health"].to_string();
+        assert!(
+            health.contains("degraded") && health.contains("has not been heard of for about"),
+            "{health}"
+        );
         let name = format!("after{round}");
         let arguments = [
             "volume",
@@ -297,6 +315,7 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
         load.wait_for(100);
         cluster.start_master(leader);
     }
+    wait_until("all masters are there again", || cluster.away().is_empty());
     println!("longest time until a control call was answered after the leading master was killed: {worst:?}");
     assert!(worst < FAILOVER, "a control call took {worst:?}");
     // Longer than a term of silence: no node was left out by those who took over.
@@ -345,6 +364,28 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
     load.wait_for(200);
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(cluster.chunks(), epochs, "a living node was left out");
+    // One that is stopped is known as such, until it is forgotten.
+    let follower = (cluster.leader().expect("one leads") + 1) % 3;
+    let address = cluster.masters[follower].0.clone();
+    let forget = || Cluster::ask_at(&addresses, &["master", "forget", &address]);
+    let refused = String::from_utf8_lossy(&forget().stdout).into_owned();
+    assert!(refused.contains("lives; stop it first"), "{refused}");
+    let mut stopped = cluster.masters[follower].1.take().expect("it runs");
+    stopped.end();
+    assert_eq!(cluster.away(), [(address.clone(), true)]);
+    let health = cluster.status()["health"].to_string();
+    assert!(
+        health.contains("has been stopped for about") && !health.contains("master forget"),
+        "{health}"
+    );
+    let forgotten = forget();
+    assert!(
+        forgotten.status.success(),
+        "{}",
+        String::from_utf8_lossy(&forgotten.stderr)
+    );
+    assert_eq!(cluster.away(), []);
+
     let (contents, slowest) = load.finish();
     println!("longest operation while masters came and went: {slowest:?}");
     load::check(&addresses, VOLUME, &contents);

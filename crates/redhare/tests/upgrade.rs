@@ -285,6 +285,16 @@ fn a_cluster_that_runs_plainly_gets_an_authority_while_it_is_used() {
         [true; NODES as usize],
         "no target was started with credentials yet"
     );
+    let proof = || cluster.json(&["status"])["data_path"].clone();
+    wait_until("status names each node that is waited for", || {
+        let (proof, all) = (proof(), usize::from(NODES));
+        proof["proof_required"] == false && proof["awaited_nodes"].as_array().map(Vec::len) == Some(all)
+    });
+    let said_of_it = cluster.status();
+    assert!(
+        said_of_it.contains("data path does NOT require proof: 3 nodes are waited for"),
+        "{said_of_it}"
+    );
     let said = Command::new(REDHARE)
         .args(["status", "--cluster", &cluster.address()])
         .env_remove("REDHARE_CREDENTIALS")
@@ -311,6 +321,11 @@ fn a_cluster_that_runs_plainly_gets_an_authority_while_it_is_used() {
     wait_until("nobody is let in without a proof", || {
         is_open() == [false; NODES as usize]
     });
+    let proof = cluster.json(&["status"])["data_path"].clone();
+    assert_eq!(
+        proof,
+        serde_json::json!({ "proof_required": true, "awaited_nodes": [] })
+    );
     load.wait_for(300);
     // From here on each starts again among those that ask for a proof.
     cluster.replace_engine(2);

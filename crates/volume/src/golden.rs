@@ -396,6 +396,22 @@ impl Found {
         });
         self.compare("record", &record, &record.encode(), ChunkRecord::decode);
         self.compare("geometry", &geometry(), &geometry().encode(), Geometry::decode);
+        // Of the page only what is not zero at its end is kept. A block of zeros, one of which nothing is known, one whose sum
+        // would say that, and one like others.
+        let mut sums = vec![0; crate::sums::SUMS_PER_PAGE as usize];
+        sums[..4].copy_from_slice(&[0, u32::MAX, u32::MAX - 1, 0x1234_5678]);
+        let (number, generation) = (3, 9);
+        let page = crate::sums::encode(CHUNK, number, generation, &sums);
+        let end = page
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1);
+        let found = Some((generation, sums));
+        self.compare("sums-page", &found, &page[..end], |bytes| {
+            let mut page = bytes.to_vec();
+            page.resize(crate::sums::SUM_PAGE_BYTES, 0);
+            crate::sums::decode(CHUNK, number, &page)
+        });
     }
 }
 

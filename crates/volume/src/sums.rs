@@ -590,7 +590,7 @@ fn address(bytes: &mut [u8], chunk: ChunkId) {
     bytes[20..24].copy_from_slice(&chunk.index.0.to_le_bytes());
 }
 
-fn encode(chunk: ChunkId, number: u32, generation: u64, sums: &[u32]) -> Vec<u8> {
+pub(crate) fn encode(chunk: ChunkId, number: u32, generation: u64, sums: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0; SUM_PAGE_BYTES];
     bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
@@ -606,7 +606,7 @@ fn encode(chunk: ChunkId, number: u32, generation: u64, sums: &[u32]) -> Vec<u8>
 }
 
 /// Reads one place of a page; none if it was never written.
-fn decode(chunk: ChunkId, number: u32, bytes: &[u8]) -> Decoded {
+pub(crate) fn decode(chunk: ChunkId, number: u32, bytes: &[u8]) -> Decoded {
     let Some(bytes) = bytes.get(..SUM_PAGE_BYTES) else {
         return Err(FormatError::Truncated {
             what: WHAT,

@@ -13,6 +13,15 @@ use crate::store::{MetadataStore, Transaction};
 /// In a cluster that had no nodes when it got its keys everybody proves itself from the first moment on.
 const ALWAYS: u64 = 1;
 
+/// Whether nodes take only who proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPathProof {
+    /// They do, from the moment on in which every node had asked for its keys.
+    pub required: bool,
+    /// Until then: who has not asked since this master began to lead.
+    pub awaited: Vec<NodeId>,
+}
+
 impl<S: MetadataStore> Controller<S> {
     /// Makes the keys if there are none, and turns them when it is time; true if it did. `fresh` are random, and `unix_ms` is
     /// what this master's calendar says. Whatever that says, a key stays in use for a quarter of its period after a master has
@@ -100,5 +109,26 @@ impl<S: MetadataStore> Controller<S> {
             }
         }
         Ok(Some(record))
+    }
+
+    /// Whether nodes take only who proves who it is, and for whom that waits; none before there are keys.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn data_path_proof(&self, now: Instant) -> Result<Option<DataPathProof>, ControlError> {
+        let Some(keys) = self.data_keys()? else {
+            return Ok(None);
+        };
+        let required = keys.required_unix_ms != 0;
+        let awaited = match required {
+            true => Vec::new(),
+            false => {
+                let nodes = self.nodes(now)?.into_keys();
+                nodes
+                    .filter(|node| !self.data_keys_known.contains(node))
+                    .collect()
+            }
+        };
+        Ok(Some(DataPathProof { required, awaited }))
     }
 }

@@ -36,8 +36,8 @@ pub struct Geometry {
 /// Why a geometry cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GeometryError {
-    /// Neither 512 nor 4096.
-    #[error("blocks of {block_bytes} bytes are not supported; use 512 or 4096")]
+    /// Neither 512, which records may say and nodes do not serve, nor 4096.
+    #[error("blocks of {block_bytes} bytes are not supported; use 4096")]
     BlockSize {
         /// What was asked for.
         block_bytes: u32,

@@ -236,6 +236,8 @@ fn cluster(found: &mut Found) {
     };
     found.compare("data-keys", b"data-key/", &keys);
     found.compare("closed", b"closed", &crate::transfer::Closed::Moved);
+    let restored = crate::transfer::Restored { revision: 0x0102 };
+    found.compare("restored", b"restored", &restored);
 }
 
 #[test]

@@ -299,6 +299,9 @@ fn geometry_is_checked() {
         let text = geometry.validate().unwrap_err().to_string();
         assert!(text.contains("; use "), "{text}");
     }
+    // Not 512, which is refused where volumes are asked for.
+    let error = GeometryError::BlockSize { block_bytes: 1024 };
+    assert!(error.to_string().ends_with("not supported; use 4096"), "{error}");
     assert_eq!(Geometry::groups(19, 8), [8, 8, 3]);
     assert_eq!(Geometry::groups(1_000_000, 8).iter().sum::<u32>(), 1_000_000);
     assert!(Geometry::groups(1_000_000, 8).len() <= 4096);

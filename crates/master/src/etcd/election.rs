@@ -10,6 +10,7 @@ use control::mastership::{Election, Leader, Seat};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::known::NOTE_EVERY;
 use super::link::{Connector, Link, Repeat, text};
 use super::store::{EtcdStore, LEADER, MASTERS, RELEASES, key};
 
@@ -43,12 +44,16 @@ impl Lease {
 /// A master that stands for election in an etcd.
 #[derive(Debug)]
 pub(crate) struct EtcdElection {
-    link: Link,
+    pub(super) link: Link,
     store: EtcdStore,
     /// Where this master answers.
-    address: String,
+    pub(super) address: String,
     since_unix_ms: u64,
     lease: Option<Arc<Lease>>,
+    /// How often it says that it is there; none of what only sits in a master's place for a while.
+    pub(super) note_every: Option<Duration>,
+    /// When it last did.
+    noted: Option<Instant>,
 }
 
 /// A master that lives, by its key.
@@ -73,6 +78,23 @@ impl EtcdElection {
             address,
             since_unix_ms: unix_ms(),
             lease: None,
+            note_every: None,
+            noted: None,
+        }
+    }
+
+    /// A master that stays known when it has gone.
+    pub(crate) fn known(mut self) -> Self {
+        self.note_every = Some(NOTE_EVERY);
+        self
+    }
+
+    /// Says that it is there, if it is time to.
+    fn note_at_times(&mut self) {
+        let is_due = |every| self.noted.is_none_or(|noted| noted.elapsed() >= every);
+        if self.note_every.is_some_and(is_due) {
+            self.noted = Some(Instant::now());
+            self.note();
         }
     }
 
@@ -118,7 +140,9 @@ impl EtcdElection {
             .filter(|lease| !lease.is_over.load(Ordering::Relaxed))
         {
             lease.touch();
-            return Ok(lease.clone());
+            let lease = lease.clone();
+            self.note_at_times();
+            return Ok(lease);
         }
         let seconds = i64::try_from(self.link.config().lease.as_secs()).unwrap_or(i64::MAX);
         let granted = self.link.call(Repeat::Yes, |client| async move {
@@ -143,6 +167,7 @@ impl EtcdElection {
                 async move { client.kv_client().put(name, value, Some(options)).await }
             })?;
         }
+        self.note_at_times();
         Ok(lease)
     }
 
@@ -242,6 +267,10 @@ impl Drop for EtcdElection {
     /// Gives the seat back at once, rather than at the lease's end.
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
+            // First: a master without a lease that has not said so counts as one that has died.
+            if self.noted.is_some() {
+                self.note_end();
+            }
             let id = lease.id;
             let revoked = self.link.call(Repeat::No, |client| async move {
                 let revoked = timeout(Duration::from_secs(1), client.lease_client().revoke(id)).await;

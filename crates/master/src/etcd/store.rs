@@ -24,6 +24,7 @@ pub(super) fn key(link: &Link, name: &str) -> Vec<u8> {
 pub(super) const LEADER: &str = "leader";
 pub(super) const MASTERS: &str = "masters/";
 pub(super) const RELEASES: &str = "releases/";
+pub(super) const KNOWN: &str = "known/";
 const REVISION: &str = "revision";
 const RECORDS: &str = "m/";
 /// What the key `revision` holds: the version of how a cluster is kept in etcd.

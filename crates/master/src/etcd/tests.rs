@@ -11,7 +11,7 @@ use tonic::Status;
 use super::link::Repeat;
 use super::refusal::Refusal;
 use super::testing::{Etcd, certificate, certificates, is_there, signed_tokens};
-use super::{EtcdConfig, EtcdElection, EtcdStore, Link};
+use super::{EtcdConfig, EtcdElection, EtcdStore, Forgotten, Link};
 use crate::{RedbStore, StoreConfig, meta};
 
 fn config(etcd: &Etcd, prefix: &str) -> EtcdConfig {
@@ -183,6 +183,56 @@ fn a_deposed_master_changes_nothing() {
     let began = Instant::now();
     lead(&mut first);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// The masters that are away as another one sees them: address, and whether it ended in order.
+fn away(election: &EtcdElection) -> Vec<(String, bool)> {
+    let away = election.away().unwrap().into_iter();
+    away.map(|away| (away.address, away.ended)).collect()
+}
+
+#[test]
+fn a_master_that_is_gone_stays_known_until_it_returns_or_is_forgotten() {
+    if !is_there("masters in etcd stay known") {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let mut first = election(config(&etcd, "k"), "127.0.0.1:1").known();
+    lead(&mut first);
+    let mut second = election(config(&etcd, "k"), "127.0.0.1:2").known();
+    second.note_every = Some(Duration::from_millis(50));
+    second.look().unwrap();
+    // A command that sits in a master's place, and a master of an earlier release, leave nothing behind.
+    let mut other = election(config(&etcd, "k"), "other");
+    other.look().unwrap();
+    drop(other);
+    assert_eq!(away(&first), []);
+    assert_eq!(first.forget("127.0.0.1:2"), Ok(Forgotten::Lives));
+    assert_eq!(first.forget("127.0.0.1:3"), Ok(Forgotten::Unknown));
+    assert_eq!(first.forget("other"), Ok(Forgotten::Unknown));
+    // It says now and then that it is there.
+    let begun = super::unix_ms();
+    std::thread::sleep(Duration::from_millis(100));
+    second.look().unwrap();
+    // It dies: its lease ends, and it has said nothing.
+    let gone = |election: &mut EtcdElection| {
+        election.forsake();
+        election.note_every = None;
+    };
+    gone(&mut second);
+    let seen = first.away().unwrap();
+    assert!(seen[0].seen_unix_ms >= begun + 100, "{seen:?}, begun at {begun}");
+    assert_eq!(away(&first), [("127.0.0.1:2".to_owned(), false)]);
+    // Another one at its address is that master: it is back.
+    let mut second = election(config(&etcd, "k"), "127.0.0.1:2").known();
+    second.look().unwrap();
+    assert_eq!(away(&first), []);
+    // It ends in order.
+    drop(second);
+    assert_eq!(away(&first), [("127.0.0.1:2".to_owned(), true)]);
+    assert_eq!(first.forget("127.0.0.1:2"), Ok(Forgotten::Done));
+    assert_eq!(away(&first), []);
+    assert_eq!(first.forget("127.0.0.1:2"), Ok(Forgotten::Unknown));
 }
 
 #[test]

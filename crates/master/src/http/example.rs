@@ -75,6 +75,10 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         }),
         ..v1::NodeStatus::default()
     };
+    let mut lacking = volume(NAME, 2);
+    if let Some(volume) = &mut lacking.volume {
+        volume.portals = vec![vec![1; 16], vec![2; 16]];
+    }
     let lacking = v1::VolumeStatus {
         degraded_chunks: 3,
         placeless_chunks: 2,
@@ -95,13 +99,22 @@ pub(super) fn answer() -> v1::GetStatusResponse {
         }),
         damaged_blocks: 5,
         repaired_blocks: 4,
-        ..volume(NAME, 2)
+        ..lacking
     };
     v1::GetStatusResponse {
         cluster: vec![9; 16],
         revision: 41,
         nodes: vec![node(1, true, Some(health)), node(2, false, None)],
         volumes: vec![volume("data", 1), lacking],
+        masters_away: vec![v1::MasterAway {
+            address: NAME.to_owned(),
+            seen_unix_ms: 1,
+            ended: false,
+        }],
+        data_path: Some(v1::DataPathProof {
+            required: false,
+            awaited: vec![vec![2; 16]],
+        }),
         masters: vec![v1::MasterStatus {
             address: "192.0.2.1:7400".to_owned(),
             leads: true,

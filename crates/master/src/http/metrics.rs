@@ -168,6 +168,40 @@ fn of_cluster(text: &mut Text, view: &StatusView) {
         ("redhare_cluster_masters", "gauge", "Masters that live."),
         view.masters.len(),
     );
+    text.single(
+        (
+            "redhare_cluster_masters_away",
+            "gauge",
+            "Masters that are known and do not live.",
+        ),
+        view.masters_away.len(),
+    );
+    let away = view.masters_away.iter();
+    text.metric(
+        (
+            "redhare_cluster_master_away_seconds",
+            "gauge",
+            "Time since a master that does not live was last there.",
+        ),
+        away.filter_map(|row| Some(([("master", row.address.as_str())], row.silent_seconds?))),
+    );
+    let data_path = view.data_path.as_ref();
+    text.metric(
+        (
+            "redhare_cluster_data_path_proof_required",
+            "gauge",
+            "Whether nodes take only who proves who it is; of a cluster with certificates.",
+        ),
+        data_path.map(|row| ([], u8::from(row.proof_required))),
+    );
+    text.metric(
+        (
+            "redhare_cluster_data_path_awaited_nodes",
+            "gauge",
+            "Nodes that have to ask for their keys before proof is required.",
+        ),
+        data_path.map(|row| ([], row.awaited_nodes.len())),
+    );
     let members = view.store.members.iter();
     text.metric(
         (
@@ -367,6 +401,18 @@ fn of_resets(text: &mut Text, view: &StatusView) {
 }
 
 fn of_volumes(text: &mut Text, view: &StatusView) {
+    let head = (
+        "redhare_volume_portals",
+        "gauge",
+        "Nodes that are to export the volume; 0 for one that is not exported.",
+    );
+    text.of_volumes(view, head, |row| Some(row.portals.len()));
+    let head = (
+        "redhare_volume_lost_portals",
+        "gauge",
+        "Of these, nodes that are gone.",
+    );
+    text.of_volumes(view, head, |row| Some(row.lost_portals(&view.nodes).len()));
     let head = ("redhare_volume_size_bytes", "gauge", "What hosts see.");
     text.of_volumes(view, head, |row| Some(row.size_bytes));
     let head = (

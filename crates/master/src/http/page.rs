@@ -6,8 +6,8 @@ use foundation::ByteCount;
 
 use crate::view::verdict::{Health, Verdict};
 use crate::view::{
-    MasterRow, NodeRow, ReturningRow, StatusView, VolumeRow, about, describe_returning, describe_time,
-    on_disks, short,
+    MasterAwayRow, MasterRow, NodeRow, ReturningRow, StatusView, VolumeRow, about, describe_returning,
+    describe_time, on_disks, short,
 };
 
 /// How long a page stands before the browser asks again.
@@ -181,7 +181,7 @@ pub(super) fn elsewhere(elsewhere: &Elsewhere) -> String {
     html.raw("</p>\n<p class=\"faint\">This is the master at ")
         .text(&elsewhere.own)
         .raw(".</p></header>\n");
-    masters(&mut html, &elsewhere.masters);
+    masters(&mut html, &elsewhere.masters, &[]);
     end(html)
 }
 
@@ -222,7 +222,7 @@ pub(super) fn cluster(view: &StatusView) -> String {
     html.raw(", store ")
         .text(&view.store.place)
         .raw("</p></header>\n");
-    masters(&mut html, &view.masters);
+    masters(&mut html, &view.masters, &view.masters_away);
     store(&mut html, view);
     nodes(&mut html, view);
     disks(&mut html, view);
@@ -230,8 +230,8 @@ pub(super) fn cluster(view: &StatusView) -> String {
     end(html)
 }
 
-fn masters(html: &mut Html, rows: &[MasterRow]) {
-    if rows.is_empty() {
+fn masters(html: &mut Html, rows: &[MasterRow], away: &[MasterAwayRow]) {
+    if rows.is_empty() && away.is_empty() {
         return;
     }
     html.begin_table("Masters", &["Address", "Role", "Since"]);
@@ -241,6 +241,13 @@ fn masters(html: &mut Html, rows: &[MasterRow]) {
             .cell(if row.leads { "leads" } else { "follows" });
         html.cell(about(row.since_seconds).trim_start_matches("about "))
             .raw("</tr>\n");
+    }
+    for row in away {
+        let since = row.silent_seconds.map_or("?".to_owned(), about);
+        html.raw("<tr>")
+            .cell(&row.address)
+            .judged_cell(if row.ended { "warn" } else { "bad" }, row.role());
+        html.cell(since.trim_start_matches("about ")).raw("</tr>\n");
     }
     html.end_table();
 }

@@ -45,7 +45,10 @@ pub(super) fn of(view: &StatusView) -> Health {
         health.trouble(Verdict::Critical, trouble);
     }
     view.nodes.iter().for_each(|node| health.weigh_node(node));
-    view.volumes.iter().for_each(|volume| health.weigh_volume(volume));
+    view.volumes.iter().for_each(|volume| {
+        health.weigh_volume(volume);
+        health.weigh_portals(view, volume);
+    });
     if let Some(balancing) = view.balance.doing() {
         health.doing.push(balancing);
     }
@@ -70,6 +73,15 @@ impl Health {
         if !view.masters.iter().any(|master| master.leads) {
             let what = "no master leads: nothing that fails is mended, and nothing can be changed";
             self.trouble(Verdict::Critical, what.to_owned());
+        }
+        for away in &view.masters_away {
+            match away.judge(view.masters.len()) {
+                (Verdict::Healthy, note) => self.notes.push(note),
+                (verdict, trouble) => self.trouble(verdict, trouble),
+            }
+        }
+        if let Some(trouble) = view.data_path.as_ref().and_then(|row| row.trouble(view)) {
+            self.trouble(Verdict::Degraded, trouble);
         }
         let members = &view.store.members;
         let failed = members.iter().filter(|member| !member.healthy).count();
@@ -225,6 +237,29 @@ impl Health {
             .extend(rows.map(|row| format!("\"{name}\": node {}", describe_returning(row))));
     }
 
+    /// The paths that its hosts have.
+    fn weigh_portals(&mut self, view: &StatusView, volume: &VolumeRow) {
+        let lost = volume.lost_portals(&view.nodes);
+        if lost.is_empty() {
+            return;
+        }
+        let (name, all) = (&volume.name, volume.portals.len());
+        let left = all - lost.len();
+        let lost: Vec<String> = lost
+            .into_iter()
+            .map(|(node, why)| format!("node {} {why}", short(node)))
+            .collect();
+        let (verdict, outcome) = match left {
+            0 => (Verdict::Critical, ", so that its hosts do not reach it"),
+            _ => (Verdict::Degraded, ""),
+        };
+        let (lost, command) = (lost.join(", "), volume.export_command());
+        let what = format!(
+            "\"{name}\" has {left} of {all} portals{outcome}: {lost}; start it, or choose others with \"{command}\""
+        );
+        self.trouble(verdict, what);
+    }
+
     /// What checksums have shown.
     fn weigh_blocks(&mut self, volume: &VolumeRow) {
         let name = &volume.name;
@@ -296,6 +331,7 @@ mod tests {
             origin: None,
             disk_use: None,
             portals: Vec::new(),
+            hosts: Vec::new(),
             chunks: 16,
             degraded_chunks: degraded,
             lacking_copies: degraded,
@@ -326,6 +362,8 @@ mod tests {
                 since_seconds: 3,
                 release: Some("0.2.0".to_owned()),
             }],
+            masters_away: Vec::new(),
+            data_path: None,
             store: StoreRow::default(),
             nodes: Vec::new(),
             balance: Default::default(),
@@ -516,6 +554,94 @@ mod tests {
                 "healthy",
                 "  > \"data\" comes to data of its own, 4 of 12 copies are left\n".to_owned()
             )
+        );
+    }
+
+    #[test]
+    fn an_exported_volume_whose_portals_are_lost_is_told_with_who_they_are() {
+        let node = |number: u8, alive| {
+            NodeRow::of(&v1::NodeStatus {
+                node: vec![number; 16],
+                alive,
+                draining: !alive,
+                ..v1::NodeStatus::default()
+            })
+        };
+        let exported = |portals: &[u8], hosts: &[&str]| VolumeRow {
+            portals: portals
+                .iter()
+                .map(|number| crate::uuid_text(&[*number; 16]))
+                .collect(),
+            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            ..volume(0, 0)
+        };
+        let described = |volume| {
+            let mut view = view(vec![volume]);
+            // The one that is gone is drained and empty: nothing but its portals is missed.
+            view.nodes = vec![node(1, true), node(2, true), node(3, false)];
+            of(&view).describe()
+        };
+        assert_eq!(described(exported(&[], &[])), ("healthy", String::new()));
+        assert_eq!(described(exported(&[1, 2], &[])), ("healthy", String::new()));
+        let (word, lines) = described(exported(&[1, 3], &["nqn.a", "nqn.b"]));
+        let told = "  ! \"data\" has 1 of 2 portals: node 03030303 is gone; start it, or choose others with \"redhare volume export data --portals 2 \
+                    --host nqn.a --host nqn.b\"\n";
+        assert_eq!((word, lines.as_str()), ("DEGRADED", told));
+        let (word, lines) = described(exported(&[3, 9], &[]));
+        assert_eq!(word, "CRITICAL");
+        assert!(
+            lines.contains("has 0 of 2 portals, so that its hosts do not reach it: node 03030303 is gone, node 09090909 is none of the cluster's any more;"),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn masters_that_are_away_and_a_data_path_without_proof_are_told() {
+        let mut view = view(Vec::new());
+        let away = |address: &str, ended| v1::MasterAway {
+            address: address.to_owned(),
+            seen_unix_ms: super::super::unix_ms() - 240_000,
+            ended,
+        };
+        let away = [away("192.0.2.2:7400", false), away("192.0.2.3:7400", true)];
+        view.masters_away = away.iter().map(super::super::MasterAwayRow::of).collect();
+        let (word, lines) = of(&view).describe();
+        assert_eq!(word, "DEGRADED");
+        assert!(
+            lines.starts_with(
+                "  ! master 192.0.2.2:7400 has not been heard of for about 4 min (one is left: "
+            ),
+            "{lines}"
+        );
+        assert!(
+            lines.ends_with("  . master 192.0.2.3:7400 has been stopped for about 4 min\n"),
+            "{lines}"
+        );
+        view.masters_away.clear();
+        let node = |number: u8, alive| v1::NodeStatus {
+            node: vec![number; 16],
+            alive,
+            draining: true,
+            ..v1::NodeStatus::default()
+        };
+        view.nodes = vec![NodeRow::of(&node(1, true)), NodeRow::of(&node(2, false))];
+        let mut described = |required, awaited: &[u8]| {
+            view.data_path = Some(super::super::DataPathRow::of(&v1::DataPathProof {
+                required,
+                awaited: awaited.iter().map(|number| vec![*number; 16]).collect(),
+            }));
+            of(&view).describe()
+        };
+        assert_eq!(described(true, &[]), ("healthy", String::new()));
+        let told = "  ! the data path does not require proof yet, so that whoever reaches a node's port reads and writes: each node has to ask for its keys \
+                    first, and these have not: 02020202 (gone): start it, or \"redhare node remove\" it if it does not come back; 01010101 (alive): its target \
+                    asks within half a minute; one that was started without credentials, or by an earlier release, does after its next start\n";
+        assert_eq!(described(false, &[1, 2]), ("DEGRADED", told.to_owned()));
+        let (word, lines) = described(false, &[]);
+        assert_eq!(word, "DEGRADED");
+        assert!(
+            lines.ends_with("reads and writes: it will within half a minute\n"),
+            "{lines}"
         );
     }
 

@@ -3,7 +3,7 @@
 use foundation::ByteCount;
 use proto::v1;
 
-use super::{DiskUse, about, about_left, seconds};
+use super::{DiskUse, NodeRow, about, about_left, seconds};
 use crate::uuid_text;
 
 /// A volume.
@@ -26,6 +26,8 @@ pub struct VolumeRow {
     pub origin: Option<OriginView>,
     /// Nodes that export it to ordinary hosts.
     pub portals: Vec<String>,
+    /// Names of the hosts that may connect to these; none for all.
+    pub hosts: Vec<String>,
     /// How many it has.
     pub chunks: u32,
     /// Those with fewer copies in sync than they should have.
@@ -212,6 +214,7 @@ impl VolumeRow {
             checksums: volume.checksums,
             origin: origin(volume),
             portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
+            hosts: volume.hosts.clone(),
             chunks: status.chunks,
             degraded_chunks: status.degraded_chunks,
             lacking_copies: status.lacking_copies,
@@ -229,6 +232,29 @@ impl VolumeRow {
             returning: returning(&status.resyncs),
             unplaced: status.unplaced.as_ref().map(UnplacedView::of),
         })
+    }
+
+    /// Nodes that export it and are not in service, each with why.
+    pub fn lost_portals(&self, nodes: &[NodeRow]) -> Vec<(&str, &'static str)> {
+        let lost = |portal: &String| match nodes.iter().find(|row| row.node == *portal) {
+            Some(row) if row.alive => None,
+            Some(_) => Some("is gone"),
+            None => Some("is none of the cluster's any more"),
+        };
+        let portals = self.portals.iter();
+        portals
+            .filter_map(|portal| Some((portal.as_str(), lost(portal)?)))
+            .collect()
+    }
+
+    /// What exports it by as many nodes that live, to the same hosts: those that are not named would be taken back.
+    pub(super) fn export_command(&self) -> String {
+        let (name, portals) = (&self.name, self.portals.len());
+        let hosts = self.hosts.iter().map(|host| format!(" --host {host}"));
+        format!(
+            "redhare volume export {name} --portals {portals}{}",
+            hosts.collect::<String>()
+        )
     }
 
     /// How it is, for people.

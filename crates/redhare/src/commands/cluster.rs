@@ -123,9 +123,18 @@ fn describe_masters(view: &StatusView) -> String {
         let since = format!("{} s", master.since_seconds);
         rows.push(vec![master.address.clone(), role.to_owned(), since]);
     }
+    for master in &view.masters_away {
+        let since = master
+            .silent_seconds
+            .map_or("?".to_owned(), |seconds| format!("{seconds} s"));
+        rows.push(vec![master.address.clone(), master.role().to_owned(), since]);
+    }
     let mut text = table(&rows);
     if !view.masters.iter().any(|master| master.leads) {
         text.push_str("no master leads at present: nothing changes, and whether nodes live is not known\n");
+    }
+    if let Some(data_path) = &view.data_path {
+        text.push_str(&format!("{}\n", data_path.describe()));
     }
     text.push_str(&format!("store {}\n", view.store.place));
     for member in &view.store.members {

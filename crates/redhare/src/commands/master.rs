@@ -3,14 +3,35 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
-use master::{Config, Master, StoreConfig};
+use clap::{Args, Subcommand};
+use master::{Client, Config, Master, StoreConfig, v1};
 
-use crate::output::Failure;
+use crate::output::{Failure, Output};
+
+#[derive(Subcommand)]
+enum MasterCommand {
+    /// Forget a master that is away and does not come back, so that "redhare status" does not miss it any more
+    #[command(
+        after_help = "Example:\n  redhare master forget 192.0.2.3:7400\n\nOf masters that share an etcd. One that lives is not forgotten: stop it first. \
+        One that was forgotten and is started again is known again."
+    )]
+    Forget(ForgetArguments),
+}
+
+#[derive(Args)]
+struct ForgetArguments {
+    /// The master, as "redhare status" names it
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+    #[command(flatten)]
+    cluster: super::cluster::ClusterArguments,
+}
 
 /// Run a master: placement, volumes, configurations and leases
 #[derive(Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "Example:\n  redhare master --listen 192.0.2.1:7400 --store /var/lib/redhare/master\n\n\
     Several masters share an etcd; one of them leads, and another one within seconds of its death:\n  \
     redhare master --listen 192.0.2.1:7400 --store etcd://192.0.2.11:2379,192.0.2.12:2379,192.0.2.13:2379/redhare\n\n\
@@ -24,9 +45,11 @@ use crate::output::Failure;
     redhare master --listen 192.0.2.1:7400 --http 127.0.0.1:9901"
 )]
 pub(crate) struct MasterArguments {
+    #[command(subcommand)]
+    command: Option<MasterCommand>,
     /// Address and port to answer on
-    #[arg(long, value_name = "ADDR")]
-    listen: SocketAddr,
+    #[arg(long, value_name = "ADDR", required = true)]
+    listen: Option<SocketAddr>,
     /// Directory of the metadata store, made if it is not there; or an etcd and a prefix in it
     #[arg(
         long,
@@ -66,10 +89,32 @@ pub(crate) struct MasterArguments {
     end_with: Option<u32>,
 }
 
-pub(crate) fn run(arguments: MasterArguments) -> Result<(), Failure> {
+/// What programs read of it.
+#[derive(serde::Serialize)]
+struct Forgotten<'a> {
+    forgotten: &'a str,
+}
+
+fn forget(arguments: &ForgetArguments, output: &Output) -> Result<(), Failure> {
+    let address = arguments.address.clone();
+    let request = v1::ForgetMasterRequest { address };
+    let call = |client: Client| async move { client.forget_master(request).await };
+    arguments.cluster.call(call)?;
+    let forgotten = &arguments.address;
+    output.print(&Forgotten { forgotten }, || {
+        format!("Master {forgotten} is forgotten.\n")
+    });
+    Ok(())
+}
+
+pub(crate) fn run(arguments: MasterArguments, output: &Output) -> Result<(), Failure> {
+    if let Some(MasterCommand::Forget(forgets)) = &arguments.command {
+        return forget(forgets, output);
+    }
+    let listen = arguments.listen.expect("it is required without a command");
     super::signals::end_with(arguments.end_with)?;
     let store = StoreConfig::parse(&arguments.store).map_err(Failure::new)?;
-    let mut config = Config::new(arguments.listen, store);
+    let mut config = Config::new(listen, store);
     config.advertise = arguments.advertise;
     config.credentials = arguments.credentials.files();
     config.audit_log = arguments.audit_log;

@@ -22,6 +22,8 @@ mod delete;
 mod disk;
 mod doubtful;
 mod error;
+#[cfg(test)]
+mod golden;
 mod journal;
 mod persist;
 mod record;

@@ -132,6 +132,13 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
         ("redhare_cluster_healthy", &[], 0.0),
         ("redhare_cluster_critical", &[], 0.0),
         ("redhare_cluster_masters", &[], 1.0),
+        ("redhare_cluster_masters_away", &[], 1.0),
+        ("redhare_cluster_data_path_proof_required", &[], 0.0),
+        ("redhare_cluster_data_path_awaited_nodes", &[], 1.0),
+        ("redhare_volume_portals", &[("volume", "data")], 0.0),
+        ("redhare_volume_portals", &[("volume", example::NAME)], 2.0),
+        ("redhare_volume_lost_portals", &[("volume", "data")], 0.0),
+        ("redhare_volume_lost_portals", &[("volume", example::NAME)], 1.0),
         ("redhare_cluster_nodes", &[("state", "alive")], 1.0),
         ("redhare_cluster_nodes", &[("state", "gone")], 1.0),
         (
@@ -236,6 +243,11 @@ fn a_cluster_is_told_with_each_series_once_and_whatever_things_are_called() {
     ] {
         assert_eq!(value(name, labels), Some(expected), "{name} {labels:?}");
     }
+    let away = value(
+        "redhare_cluster_master_away_seconds",
+        &[("master", example::NAME)],
+    );
+    assert!(away.is_some_and(|seconds| seconds > 1e9), "{away:?}");
     // What is not known is left out.
     assert_eq!(value("redhare_volume_used_bytes", &[("volume", "data")]), None);
     assert_eq!(value("redhare_node_silent_seconds", &[("node", gone)]), None);

@@ -30,13 +30,16 @@ fn a_cluster_is_shown_with_what_is_wrong_and_what_is_done_about_it() {
         "3 of 16 chunks of ",
         "4 copies with 1 GiB are still to be made, about 12 min left",
         "<td>192.0.2.1:7400</td><td>leads</td>",
+        "<td class=\"bad\">GONE</td>",
+        "has 1 of 2 portals: node 02020202 is gone",
+        "the data path does not require proof yet",
         "<td class=\"good\">alive</td><td>1</td><td>1000 MiB</td><td>500 MiB</td><td>250 MiB, 25 %",
         "<i class=\"promised\" style=\"width:50%\"></i><i style=\"width:25%\"></i>",
         "<td class=\"bad\">gone</td>",
         "<td class=\"warn\">slow: ",
         "<td>81 µs</td><td>12 ms</td><td>/dev/nvme0n1</td>",
         "<td>data</td><td>1 GiB</td><td>-</td><td>ready</td><td>16</td><td>off</td><td class=\"good\">all copies in sync",
-        "<td class=\"warn\">3 chunks lack a copy, about 12 min left; 02020202 is sent what it missed of 1 chunks, 3 MiB of 4 MiB left, about 2 s",
+        "<td class=\"warn\">3 chunks lack a copy, about 12 min left; exported by 2 nodes; 02020202 is sent what it missed of 1 chunks, 3 MiB of 4 MiB left, about 2 s",
         // One of the four that were missed is there.
         "<span class=\"bar\"><i style=\"width:25%\"></i></span></span></td>",
     ] {

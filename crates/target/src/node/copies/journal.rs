@@ -201,7 +201,7 @@ impl Journal {
     }
 }
 
-fn encode(page: &mut [u8], (sequence, first): (u64, u64), entries: &[Entry]) {
+pub(super) fn encode(page: &mut [u8], (sequence, first): (u64, u64), entries: &[Entry]) {
     page.fill(0);
     for (bytes, entry) in page[HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(entries) {
         bytes[..8].copy_from_slice(&entry.blob.0.to_le_bytes());
@@ -226,14 +226,14 @@ fn page_sum(page: &[u8]) -> u32 {
 }
 
 /// A page as it was written.
-struct Page {
-    sequence: u64,
+pub(super) struct Page {
+    pub(super) sequence: u64,
     /// That of the first page of its batch.
-    first: u64,
-    entries: Vec<Entry>,
+    pub(super) first: u64,
+    pub(super) entries: Vec<Entry>,
 }
 
-fn decode(page: &[u8]) -> Option<Page> {
+pub(super) fn decode(page: &[u8]) -> Option<Page> {
     let word = |at: usize| page.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
     let half = |at: usize| page.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
     let count = half(24)? as usize;

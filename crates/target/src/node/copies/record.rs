@@ -151,6 +151,11 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<Option<Slot>, Str
         .map_err(|error| error.to_string())?;
     let (result, bytes) = channel.read(Lba(slot * SLOT_BLOCKS), buffer).await;
     result.map_err(|error| error.to_string())?;
+    decode_slot(&bytes, slot)
+}
+
+/// What a place holds, from its bytes.
+pub(super) fn decode_slot(bytes: &[u8], slot: u64) -> Result<Option<Slot>, String> {
     let Some(kind) = Kind::of(&bytes[..8]) else {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -181,6 +186,16 @@ async fn read_slot(channel: &dyn Channel, slot: u64) -> Result<Option<Slot>, Str
     }))
 }
 
+/// A place that holds a record, in bytes that were zeros and are long enough.
+pub(super) fn encode_slot(place: &mut [u8], kind: Kind, generation: u64, record: &[u8]) {
+    place[..8].copy_from_slice(&kind.magic());
+    place[8..16].copy_from_slice(&generation.to_le_bytes());
+    place[16..24].copy_from_slice(&(record.len() as u64).to_le_bytes());
+    let sum = slot_sum(&place[..24], record);
+    place[24..28].copy_from_slice(&sum.to_le_bytes());
+    place[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + record.len()].copy_from_slice(record);
+}
+
 fn slot_sum(head: &[u8], body: &[u8]) -> u32 {
     let mut sum = Crc32c::new();
     sum.update(head);
@@ -207,12 +222,7 @@ pub(super) async fn write_slot(copy: &Copy, is_journaled: bool) -> Result<(), Io
         has_sums: copy.sums.is_some(),
         is_journaled,
     };
-    buffer[..8].copy_from_slice(&kind.magic());
-    buffer[8..16].copy_from_slice(&generation.to_le_bytes());
-    buffer[16..24].copy_from_slice(&(body.len() as u64).to_le_bytes());
-    let sum = slot_sum(&buffer[..24], &body);
-    buffer[24..28].copy_from_slice(&sum.to_le_bytes());
-    buffer[SLOT_HEAD_BYTES..SLOT_HEAD_BYTES + body.len()].copy_from_slice(&body);
+    encode_slot(&mut buffer, kind, generation, &body);
     copy.is_journaled.set(is_journaled);
     copy.channel
         .write(Lba(generation % 2 * SLOT_BLOCKS), buffer.freeze())

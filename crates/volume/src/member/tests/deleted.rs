@@ -1,5 +1,7 @@
 //! A copy that is made where one was deleted, and the answers that the deleted one's disk still owes.
 
+use std::time::Duration;
+
 use super::*;
 
 /// It may lie on another disk, of which the failure of the old one says nothing (`docs/decisions/0060`).
@@ -53,4 +55,35 @@ fn a_failure_of_a_deleted_copys_disk_is_none_of_the_copy_made_in_its_place() {
         outputs(&mut core).contains(&Output::Failed),
         "its own failures count"
     );
+}
+
+/// What the deleted one granted binds for a term from its end on, however long the node lives: a configuration without the reader that it
+/// granted to is sealed no sooner (`docs/decisions/0073`, `deleted-is-quiet`).
+#[test]
+fn a_copy_made_in_a_deleted_ones_place_is_quiet_for_a_term() {
+    let mut core = serving();
+    let (chunk, term) = (chunk(), Settings::default().grant_term);
+    // The node's own first term is long over.
+    let deleted = NOW + term * 10;
+    assert!(core.remove_copy(deleted, chunk, Epoch(2)));
+    let again = deleted + term / 4;
+    core.add_copy(again, ChunkRecord::new(ClusterId(1), chunk, geometry()), true);
+    outputs(&mut core);
+    let (config, epoch) = (three(3, 2, &[1, 2, 3]), Epoch(3));
+    let seal = Message::Seal { chunk, config };
+    core.handle_message(deleted + term / 2, NodeId(2), seal, None);
+    let soon = deleted + (term - Duration::from_nanos(1));
+    for now in [deleted + term / 2, soon] {
+        core.handle_timeout(now);
+        assert_eq!(outputs(&mut core), [], "it answers within the term");
+    }
+    core.handle_timeout(deleted + term);
+    let after = outputs(&mut core);
+    let [Output::Persist { token, .. }] = after[..] else {
+        panic!("it seals when the term is over: {after:?}");
+    };
+    core.handle_persisted(deleted + term, chunk, token);
+    let sealed = |output: &Output| matches!(output, Output::Send { message: Message::SealAnswer(answer), .. } if answer.epoch == epoch);
+    let after = outputs(&mut core);
+    assert!(after.iter().any(sealed), "{after:?}");
 }

@@ -17,6 +17,19 @@ fn cluster(rows: &mut Rows) {
     rows.yes("Cluster/GetStatus", &v1::GetStatusRequest {}, "it asks");
     let asks = v1::RebalanceRequest { allowed: None };
     rows.yes("Cluster/Rebalance", &asks, "without a wish it only asks");
+    let call = "Cluster/ForgetMaster";
+    let master = |address: &str| v1::ForgetMasterRequest {
+        address: address.to_owned(),
+    };
+    rows.invalid(call, &master(""), "address has 0 bytes");
+    rows.invalid(call, &master(&long_name()), "address has 5000 bytes");
+    for (odd, shown) in [
+        ("192.0.2.9:7400", "no master \"192.0.2.9:7400\" is known"),
+        ("../leader", "no master \"../leader\" is known"),
+        ("a\u{1b}[2J\n", "no master \"a\\u{1b}[2J\\n\" is known"),
+    ] {
+        rows.absent(call, &master(odd), shown);
+    }
     let call = "Cluster/Restored";
     let without = |node: Vec<u8>, volumes: Vec<u32>| v1::RestoredRequest {
         without_nodes: vec![node],
