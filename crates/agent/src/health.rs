@@ -37,6 +37,8 @@ impl Meter {
     pub(crate) fn note(&mut self, took: Duration) {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX >> 2).max(1);
         self.average_us = match self.last_us.is_empty() {
+            // An engine that starts while everything does hears of much that was long.
+            true if took_us > SURGE_US => SURGE_US / 4,
             true => took_us,
             false => {
                 let most_us = self.average_us.saturating_mul(SURGE_TIMES).max(SURGE_US);

@@ -290,7 +290,7 @@ async fn sample_node(shared: &Arc<Shared>, node: u128, link: &Rc<Link>, seed: u6
         if link.asked.borrow_mut().insert(index) {
             let asking = spawn(ask(shared.clone(), node, link.clone(), index, page));
             // It goes on if it is late.
-            drop(time::timeout(LIMIT, asking).await);
+            let _ = time::timeout(LIMIT, asking).await;
         }
         index += 1;
     }

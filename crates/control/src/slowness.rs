@@ -15,6 +15,8 @@ const SLOW_FROM: Duration = Duration::from_millis(2);
 const SLOW_AFTER: Duration = Duration::from_secs(10);
 /// For how long it must be well before it counts as well.
 const WELL_AFTER: Duration = Duration::from_secs(20);
+/// What was heard longer ago is not the beginning of what is heard now.
+const GAP: Duration = Duration::from_secs(30);
 /// Fewer peers say nothing about what is usual.
 const PEERS_MIN: usize = 2;
 
@@ -24,6 +26,8 @@ pub(crate) struct Slowness {
     is_slow: bool,
     /// Since when it looks otherwise than it counts.
     otherwise: Option<Instant>,
+    /// When something was heard of it last.
+    noted: Option<Instant>,
 }
 
 impl Slowness {
@@ -39,6 +43,9 @@ impl Slowness {
         latency: Duration,
         median: impl FnOnce() -> Option<Duration>,
     ) -> bool {
+        let before = self.noted.replace(now);
+        self.otherwise
+            .take_if(|_| before.is_some_and(|before| now.since(before) > GAP));
         if !self.is_slow && latency < SLOW_FROM {
             self.otherwise = None;
             return false;

@@ -387,6 +387,7 @@ fn a_disk_whose_samples_come_late_is_slow_and_one_whose_samples_do_not_come_is_n
                 // Late: the last answer is of a moment ago, and the next one is missing.
                 3 if is_ill => vec![DiskSample {
                     missed: [second, 1 + second / 5 % 3],
+                    samples: second,
                     ..sample(number, Duration::from_secs(2))
                 }],
                 // Another disk, of which nothing comes since a moment of much load.
@@ -394,7 +395,8 @@ fn a_disk_whose_samples_come_late_is_slow_and_one_whose_samples_do_not_come_is_n
                     usual,
                     DiskSample {
                         disk: disk(40),
-                        missed: [second, second - 16],
+                        missed: [second, (second - 15) / 10],
+                        samples: 20,
                         ..sample(number, Duration::from_millis(40))
                     },
                 ],

@@ -46,6 +46,7 @@ pub(crate) fn volume(volume: &control::VolumeStatus) -> v1::VolumeStatus {
         roomless_chunks: volume.roomless_chunks,
         resyncs: volume.resyncs.iter().map(convert::resync).collect(),
         crowded_chunks: volume.crowded_chunks,
+        few_racks: volume.few_racks,
         lacking_copies: volume.lacking_copies,
         lacking_bytes: volume.lacking.0,
         lacking_left_ms: volume.mend_left.map(milliseconds),

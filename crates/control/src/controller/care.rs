@@ -570,7 +570,9 @@ impl<S: MetadataStore> Controller<S> {
             let best = places.filter_map(|place| may(place.node)).min();
             best.is_some_and(|best| best > crowd(copy.node))
         };
-        if let Some(copy) = renewed.filter(|copy| spread == Spread::Rack && crowded(copy)) {
+        // (Where racks are few it is no reason to have a copy less for a while.)
+        let awaits_own = spread == Spread::Rack && !racks.are_few_for(volume);
+        if let Some(copy) = renewed.filter(|copy| awaits_own && crowded(copy)) {
             return Chosen::Renewed(copy);
         }
         let random = &mut self.random;

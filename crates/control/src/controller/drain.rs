@@ -239,7 +239,7 @@ impl<S: MetadataStore> Controller<S> {
             let renews = is_out || has_spare(chunk.member_count(), &volume.geometry);
             let renews = renews && disk.is_some() && self.renews(node);
             let own = before.crowd(spread, node, others());
-            let best = match renews && spread == Spread::Rack {
+            let best = match renews && spread == Spread::Rack && !racks.are_few_for(volume) {
                 true => {
                     let places = candidates.iter().filter(|place| place.free() >= bytes.0);
                     places.filter_map(|place| crowd(place.node)).min()

@@ -114,6 +114,8 @@ pub struct DiskHealth {
 pub(super) struct Health {
     heard: BTreeMap<NodeId, Told>,
     slowness: BTreeMap<(NodeId, DiskId), Slowness>,
+    /// How many samples of each had been answered when it was looked at last.
+    answered: BTreeMap<(NodeId, DiskId), u64>,
     /// How long the disks take that were heard of, as of this time.
     peers: Option<(Instant, Peers<(NodeId, DiskId)>)>,
     /// Disks that their nodes are to put back in service, as the store says. It counts only while the disk is not drained: a master of an
@@ -135,11 +137,14 @@ impl Told {
     /// How long each disk of the node takes that says this. Only what its target has answered counts: what is missed may be for a target
     /// that ends or stands, a way that is cut, or a machine that is busy, and a disk that answers nothing at all is reset by its node.
     fn latencies(&self, node: NodeId) -> impl Iterator<Item = ((NodeId, DiskId), Duration)> {
-        let own = self.samples.iter();
-        let own = own.filter(move |sample| {
-            sample.node == node && sample.samples > 0 && sample.missed[1] <= MISSED_MAX
-        });
-        own.map(move |sample| ((node, sample.disk), sample.at_disk[0]))
+        self.own(node)
+            .map(move |sample| ((node, sample.disk), sample.at_disk[0]))
+    }
+
+    fn own(&self, node: NodeId) -> impl Iterator<Item = &DiskSample> {
+        self.samples
+            .iter()
+            .filter(move |sample| sample.node == node && sample.samples > 0 && sample.missed[1] <= MISSED_MAX)
     }
 }
 
@@ -164,7 +169,15 @@ impl Health {
         let Some(told) = self.heard.get(&of) else {
             return Vec::new();
         };
-        let (own, mut changed): (Vec<_>, _) = (told.latencies(of).collect(), Vec::new());
+        // Where nothing was answered since, what was said before says nothing of now.
+        let answered = &mut self.answered;
+        let is_news = |sample: &&DiskSample| {
+            let before = answered.insert((of, sample.disk), sample.samples);
+            sample.missed[1] == 0 || before != Some(sample.samples)
+        };
+        let own = told.own(of).filter(is_news);
+        let own: Vec<_> = own.map(|sample| ((of, sample.disk), sample.at_disk[0])).collect();
+        let mut changed = Vec::new();
         for (place, latency) in own {
             let mut slowness = self.slowness.remove(&place).unwrap_or_default();
             // All disks of the cluster are looked at only for one that may be slow, and not for each of those anew: where all are

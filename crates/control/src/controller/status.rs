@@ -84,6 +84,8 @@ pub struct VolumeStatus {
     pub placeless_chunks: u32,
     /// Chunks with more copies in one rack than need be: two, or, where racks are fewer than copies, two more than another rack has that has a node for one.
     pub crowded_chunks: u32,
+    /// Racks are fewer than copies, and nobody has asked for different ones.
+    pub few_racks: bool,
     /// Copies that are sent what they have missed, as living write nodes last said.
     pub resyncs: Vec<Resync>,
     /// What it is a clone of.
@@ -120,6 +122,7 @@ impl<S: MetadataStore> Controller<S> {
                 roomless_chunks: 0,
                 placeless_chunks: 0,
                 crowded_chunks: 0,
+                few_racks: racks.are_few_for(&volume),
                 resyncs: self.resyncs(volume.number, now),
                 origin: self.origin_of(&volume)?,
                 used: uses.as_ref().map(used),

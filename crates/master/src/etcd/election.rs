@@ -157,7 +157,6 @@ impl EtcdElection {
         let every = self.link.config().lease / 4;
         self.link
             .spawn(keep_alive(Arc::downgrade(&lease), self.link.connector(), every));
-        self.lease = Some(lease.clone());
         let since = self.since_unix_ms.to_string();
         for (what, value) in [(RELEASES, foundation::RELEASE), (MASTERS, &since)] {
             let name = key(&self.link, &format!("{what}{}", self.address));
@@ -167,6 +166,10 @@ impl EtcdElection {
                 async move { client.kv_client().put(name, value, Some(options)).await }
             })?;
         }
+        // Only now: one that could not say that it is there takes another lease, and says it then.
+        self.lease = Some(lease.clone());
+        // It may have been forgotten meanwhile.
+        self.noted = None;
         self.note_at_times();
         Ok(lease)
     }
@@ -268,7 +271,8 @@ impl Drop for EtcdElection {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             // First: a master without a lease that has not said so counts as one that has died.
-            if self.noted.is_some() {
+            let lives = !lease.is_over.load(Ordering::Relaxed) && !std::thread::panicking();
+            if self.noted.is_some() && lives {
                 self.note_end();
             }
             let id = lease.id;

@@ -18,6 +18,9 @@ use super::store::{KNOWN, MASTERS, key};
 /// in two seconds.
 pub(super) const NOTE_EVERY: Duration = Duration::from_secs(60);
 
+/// So long a master waits for that, which nobody needs to hear at once: its lease runs on meanwhile.
+const NOTED_WITHIN: Duration = Duration::from_millis(500);
+
 /// So long a master that ends waits for its last word to be taken.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -64,31 +67,31 @@ fn parse(address: String, value: &str) -> Away {
 impl EtcdElection {
     /// Says that this master is there. That it could not be said keeps nobody from leading: it is said again after a while.
     pub(super) fn note(&self) {
-        let (name, value) = (self.known_key(&self.address), value(false));
-        let put = self.link.call(Repeat::Yes, |client| {
-            let (name, value) = (name.clone(), value.clone());
-            async move { client.kv_client().put(name, value, None).await }
-        });
-        if let Err(error) = put {
+        if let Err(error) = self.put_known(false, NOTED_WITHIN) {
             tracing::warn!(%error, "that this master is there could not be noted");
         }
     }
 
     /// Says that this master ends in order.
     pub(super) fn note_end(&self) {
-        let (name, value) = (self.known_key(&self.address), value(true));
+        if let Err(error) = self.put_known(true, LAST_WORD) {
+            tracing::info!(%error, "that this master ends in order could not be noted: it counts as one that has died");
+        }
+    }
+
+    /// One attempt, which the control thread waits for.
+    fn put_known(&self, ended: bool, within: Duration) -> Result<(), StoreError> {
+        let (name, value) = (self.known_key(&self.address), value(ended));
         let put = self.link.call(Repeat::No, |client| {
             let (name, value) = (name.clone(), value.clone());
             async move {
-                let put = timeout(LAST_WORD, client.kv_client().put(name, value, None)).await;
+                let put = timeout(within, client.kv_client().put(name, value, None)).await;
                 put.unwrap_or(Err(etcd_client::Error::LeaseKeepAliveError(
                     "no answer".to_owned(),
                 )))
             }
         });
-        if let Err(error) = put {
-            tracing::info!(%error, "that this master ends in order could not be noted: it counts as one that has died");
-        }
+        put.map(drop)
     }
 
     fn known_key(&self, address: &str) -> Vec<u8> {

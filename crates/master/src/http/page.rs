@@ -369,10 +369,11 @@ fn volumes(html: &mut Html, view: &StatusView) {
 }
 
 fn volume_judgement(row: &VolumeRow) -> &'static str {
+    let crowded = if row.few_racks { 0 } else { row.crowded_chunks };
     match (
         row.state,
         row.waiting_chunks.max(row.roomless_chunks),
-        row.degraded_chunks.max(row.crowded_chunks),
+        row.degraded_chunks.max(crowded),
     ) {
         ("ready", 0, 0) => "good",
         ("ready", 0, _) => "warn",

@@ -230,7 +230,13 @@ impl Health {
             let what = format!(
                 "{crowded} of {chunks} chunks of \"{name}\" have more copies in one rack than need be"
             );
-            self.trouble(Verdict::Degraded, what);
+            match volume.few_racks {
+                // Nothing was promised, and there may be no room for better.
+                true => self.notes.push(format!(
+                    "{what}: they come apart as far as the other racks have room (racks are fewer than copies)"
+                )),
+                false => self.trouble(Verdict::Degraded, what),
+            }
         }
         let rows = volume.returning.iter();
         self.doing
@@ -249,15 +255,12 @@ impl Health {
             .into_iter()
             .map(|(node, why)| format!("node {} {why}", short(node)))
             .collect();
-        let (verdict, outcome) = match left {
-            0 => (Verdict::Critical, ", so that its hosts do not reach it"),
-            _ => (Verdict::Degraded, ""),
-        };
-        let (lost, command) = (lost.join(", "), volume.export_command());
+        let lost = lost.join(", ");
         let what = format!(
-            "\"{name}\" has {left} of {all} portals{outcome}: {lost}; start it, or choose others with \"{command}\""
+            "\"{name}\" has {left} of {all} portals: {lost}; its hosts may lack these paths (start it, or see \"redhare volume export --help\" for how \
+             others are chosen)"
         );
-        self.trouble(verdict, what);
+        self.trouble(Verdict::Degraded, what);
     }
 
     /// What checksums have shown.
@@ -331,7 +334,6 @@ mod tests {
             origin: None,
             disk_use: None,
             portals: Vec::new(),
-            hosts: Vec::new(),
             chunks: 16,
             degraded_chunks: degraded,
             lacking_copies: degraded,
@@ -341,6 +343,7 @@ mod tests {
             roomless_chunks: 0,
             placeless_chunks: 0,
             crowded_chunks: 0,
+            few_racks: false,
             lost_blocks: 0,
             differing_blocks: 0,
             lost_of_snapshots: Vec::new(),
@@ -567,12 +570,11 @@ mod tests {
                 ..v1::NodeStatus::default()
             })
         };
-        let exported = |portals: &[u8], hosts: &[&str]| VolumeRow {
+        let exported = |portals: &[u8]| VolumeRow {
             portals: portals
                 .iter()
                 .map(|number| crate::uuid_text(&[*number; 16]))
                 .collect(),
-            hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
             ..volume(0, 0)
         };
         let described = |volume| {
@@ -581,18 +583,22 @@ mod tests {
             view.nodes = vec![node(1, true), node(2, true), node(3, false)];
             of(&view).describe()
         };
-        assert_eq!(described(exported(&[], &[])), ("healthy", String::new()));
-        assert_eq!(described(exported(&[1, 2], &[])), ("healthy", String::new()));
-        let (word, lines) = described(exported(&[1, 3], &["nqn.a", "nqn.b"]));
-        let told = "  ! \"data\" has 1 of 2 portals: node 03030303 is gone; start it, or choose others with \"redhare volume export data --portals 2 \
-                    --host nqn.a --host nqn.b\"\n";
-        assert_eq!((word, lines.as_str()), ("DEGRADED", told));
-        let (word, lines) = described(exported(&[3, 9], &[]));
-        assert_eq!(word, "CRITICAL");
+        assert_eq!(described(exported(&[])), ("healthy", String::new()));
+        assert_eq!(described(exported(&[1, 2])), ("healthy", String::new()));
+        let (word, lines) = described(exported(&[1, 3]));
+        let told = "  ! \"data\" has 1 of 2 portals: node 03030303 has not been heard of; its hosts may lack these paths (start it, or see";
+        assert!(word == "DEGRADED" && lines.starts_with(told), "{lines}");
+        let (word, lines) = described(exported(&[3, 9]));
+        assert_eq!(word, "DEGRADED", "its target may serve still");
         assert!(
-            lines.contains("has 0 of 2 portals, so that its hosts do not reach it: node 03030303 is gone, node 09090909 is none of the cluster's any more;"),
+            lines.contains("has 0 of 2 portals: node 03030303 has not been heard of, node 09090909 is none of the cluster's any more;"),
             "{lines}"
         );
+        let deleted = VolumeRow {
+            state: "deleting",
+            ..exported(&[3])
+        };
+        assert!(!described(deleted).1.contains("portals"));
     }
 
     #[test]

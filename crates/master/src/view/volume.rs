@@ -26,8 +26,6 @@ pub struct VolumeRow {
     pub origin: Option<OriginView>,
     /// Nodes that export it to ordinary hosts.
     pub portals: Vec<String>,
-    /// Names of the hosts that may connect to these; none for all.
-    pub hosts: Vec<String>,
     /// How many it has.
     pub chunks: u32,
     /// Those with fewer copies in sync than they should have.
@@ -46,6 +44,8 @@ pub struct VolumeRow {
     pub placeless_chunks: u32,
     /// With more copies in one rack than need be: two, or, where racks are fewer than copies, two more than another rack has that has a node for one.
     pub crowded_chunks: u32,
+    /// Racks are fewer than copies, and nobody has asked for different ones.
+    pub few_racks: bool,
     /// Blocks that no copy has right: reading them is an error until they are written.
     pub lost_blocks: u64,
     /// Blocks that copies hold differently though each fits its checksum: readers may get either until they are written.
@@ -214,7 +214,6 @@ impl VolumeRow {
             checksums: volume.checksums,
             origin: origin(volume),
             portals: volume.portals.iter().map(|node| uuid_text(node)).collect(),
-            hosts: volume.hosts.clone(),
             chunks: status.chunks,
             degraded_chunks: status.degraded_chunks,
             lacking_copies: status.lacking_copies,
@@ -224,6 +223,7 @@ impl VolumeRow {
             roomless_chunks: status.roomless_chunks,
             placeless_chunks: status.placeless_chunks,
             crowded_chunks: status.crowded_chunks,
+            few_racks: status.few_racks,
             lost_blocks: status.lost_blocks,
             differing_blocks: status.differing_blocks,
             lost_of_snapshots: status.lost_of_snapshots.iter().map(LostOfSnapshot::of).collect(),
@@ -234,27 +234,20 @@ impl VolumeRow {
         })
     }
 
-    /// Nodes that export it and are not in service, each with why.
+    /// Nodes that are to export it and are not heard of, each with what is known of it. Their targets may still serve.
     pub fn lost_portals(&self, nodes: &[NodeRow]) -> Vec<(&str, &'static str)> {
+        if self.state != "ready" {
+            return Vec::new();
+        }
         let lost = |portal: &String| match nodes.iter().find(|row| row.node == *portal) {
             Some(row) if row.alive => None,
-            Some(_) => Some("is gone"),
+            Some(_) => Some("has not been heard of"),
             None => Some("is none of the cluster's any more"),
         };
         let portals = self.portals.iter();
         portals
             .filter_map(|portal| Some((portal.as_str(), lost(portal)?)))
             .collect()
-    }
-
-    /// What exports it by as many nodes that live, to the same hosts: those that are not named would be taken back.
-    pub(super) fn export_command(&self) -> String {
-        let (name, portals) = (&self.name, self.portals.len());
-        let hosts = self.hosts.iter().map(|host| format!(" --host {host}"));
-        format!(
-            "redhare volume export {name} --portals {portals}{}",
-            hosts.collect::<String>()
-        )
     }
 
     /// How it is, for people.

@@ -258,8 +258,16 @@ impl Guard {
         if self.is_sampling.replace(true) {
             return None;
         }
+        // What is waited for before is no time of the disk's.
+        let buffer = BufferPool::current().allocate(BLOCK_BYTES).await;
         let began = time::now();
-        let read = self.read_page(random).await;
+        let read = match buffer {
+            Ok(buffer) => {
+                let pages = self.channel.geometry().blocks.0.max(1);
+                self.channel.read(Lba(random % pages), buffer).await.0
+            }
+            Err(_) => Err(IoError::Exhausted),
+        };
         self.is_sampling.set(false);
         let took = time::now() - began;
         match read {
@@ -276,15 +284,6 @@ impl Guard {
                 None
             }
         }
-    }
-
-    async fn read_page(&self, random: u64) -> Result<(), IoError> {
-        let pages = self.channel.geometry().blocks.0.max(1);
-        let buffer = BufferPool::current()
-            .allocate(BLOCK_BYTES)
-            .await
-            .map_err(|_| IoError::Exhausted)?;
-        self.channel.read(Lba(random % pages), buffer).await.0
     }
 }
 

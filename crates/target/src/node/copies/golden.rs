@@ -1,4 +1,4 @@
-//! The places of a copy's record and the pages of a disk's journal, as earlier releases wrote them (`golden/copies.txt`, a name and the
+//! The places of a copy's record and the pages of a disk's journal, as releases from this one on write them (`golden/copies.txt`, a name and the
 //! bytes a line, without the zeros at their end), are read as what they were and written as they wrote them.
 
 use blobstore::BlobId;
