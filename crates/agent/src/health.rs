@@ -38,8 +38,7 @@ impl Meter {
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX >> 2).max(1);
         self.average_us = match self.last_us.is_empty() {
             // An engine that starts while everything does hears of much that was long.
-            true if took_us > SURGE_US => SURGE_US / 4,
-            true => took_us,
+            true => took_us.min(SURGE_US / 4),
             false => {
                 let most_us = self.average_us.saturating_mul(SURGE_TIMES).max(SURGE_US);
                 (self.average_us.saturating_mul(3)).saturating_add(took_us.min(most_us)) / 4
@@ -515,6 +514,19 @@ mod tests {
         }
         assert_eq!(meter.p99_us(), 100);
         assert!(meter.average_us() < 105);
+    }
+
+    /// An engine that starts while everything does hears of much that is long.
+    #[test]
+    fn a_first_sample_that_was_long_is_forgotten_as_any_other() {
+        for first in [Duration::from_millis(19), Duration::from_secs(6)] {
+            let mut meter = Meter::default();
+            meter.note(first);
+            for _ in 0..4 {
+                meter.note(Duration::from_micros(100));
+            }
+            assert!(meter.average_us() < 2000, "{}", meter.average_us());
+        }
     }
 
     /// Masters call slow what is above 2 ms for 10 s: five samples.

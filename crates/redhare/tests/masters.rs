@@ -378,7 +378,9 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
     assert!(refused.contains("lives; stop it first"), "{refused}");
     let mut stopped = cluster.masters[follower].1.take().expect("it runs");
     stopped.end();
-    assert_eq!(cluster.away(), [(address.clone(), true)]);
+    wait_until("the one that was stopped is noted", || {
+        cluster.away() == [(address.clone(), true)]
+    });
     let health = cluster.status()["health"].to_string();
     assert!(
         health.contains("has been stopped for about") && !health.contains("master forget"),
@@ -390,7 +392,7 @@ fn control_calls_outlive_the_leading_master_and_io_outlives_all_masters() {
         "{}",
         String::from_utf8_lossy(&forgotten.stderr)
     );
-    assert_eq!(cluster.away(), []);
+    wait_until("it is forgotten", || cluster.away().is_empty());
 
     let (contents, slowest) = load.finish();
     println!("longest operation while masters came and went: {slowest:?}");

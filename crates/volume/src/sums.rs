@@ -351,7 +351,11 @@ impl Sums {
                 let found = found.into();
                 match page.sums[at] {
                     sum if sum == found.sum && !self.outvoted.contains(&block) => {}
-                    UNKNOWN if !found.is_lost && !self.lost.contains(&block) => {
+                    UNKNOWN
+                        if !found.is_lost
+                            && !self.lost.contains(&block)
+                            && !self.outvoted.contains(&block) =>
+                    {
                         page.set(at, found.sum);
                         self.adopted += 1;
                     }

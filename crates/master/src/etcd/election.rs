@@ -10,7 +10,7 @@ use control::mastership::{Election, Leader, Seat};
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::known::NOTE_EVERY;
+use super::known::{NOTE_EVERY, TRY_AGAIN};
 use super::link::{Connector, Link, Repeat, text};
 use super::store::{EtcdStore, LEADER, MASTERS, RELEASES, key};
 
@@ -54,6 +54,8 @@ pub(crate) struct EtcdElection {
     pub(super) note_every: Option<Duration>,
     /// When it last did.
     noted: Option<Instant>,
+    /// When it tried to say so last.
+    tried: Option<Instant>,
 }
 
 /// A master that lives, by its key.
@@ -80,6 +82,7 @@ impl EtcdElection {
             lease: None,
             note_every: None,
             noted: None,
+            tried: None,
         }
     }
 
@@ -91,10 +94,13 @@ impl EtcdElection {
 
     /// Says that it is there, if it is time to.
     fn note_at_times(&mut self) {
-        let is_due = |every| self.noted.is_none_or(|noted| noted.elapsed() >= every);
+        let since = |at: Option<Instant>, time| at.is_none_or(|at| at.elapsed() >= time);
+        let is_due = |every| since(self.noted, every) && since(self.tried, TRY_AGAIN);
         if self.note_every.is_some_and(is_due) {
-            self.noted = Some(Instant::now());
-            self.note();
+            self.tried = Some(Instant::now());
+            if self.note() {
+                self.noted = self.tried;
+            }
         }
     }
 
@@ -169,7 +175,7 @@ impl EtcdElection {
         // Only now: one that could not say that it is there takes another lease, and says it then.
         self.lease = Some(lease.clone());
         // It may have been forgotten meanwhile.
-        self.noted = None;
+        (self.noted, self.tried) = (None, None);
         self.note_at_times();
         Ok(lease)
     }

@@ -18,6 +18,9 @@ use super::store::{KNOWN, MASTERS, key};
 /// in two seconds.
 pub(super) const NOTE_EVERY: Duration = Duration::from_secs(60);
 
+/// After an attempt that failed.
+pub(super) const TRY_AGAIN: Duration = Duration::from_secs(5);
+
 /// So long a master waits for that, which nobody needs to hear at once: its lease runs on meanwhile.
 const NOTED_WITHIN: Duration = Duration::from_millis(500);
 
@@ -65,11 +68,13 @@ fn parse(address: String, value: &str) -> Away {
 }
 
 impl EtcdElection {
-    /// Says that this master is there. That it could not be said keeps nobody from leading: it is said again after a while.
-    pub(super) fn note(&self) {
-        if let Err(error) = self.put_known(false, NOTED_WITHIN) {
+    /// Says that this master is there. That it could not be said keeps nobody from leading: it is said again after a while. True if it was said.
+    pub(super) fn note(&self) -> bool {
+        let put = self.put_known(false, NOTED_WITHIN);
+        if let Err(error) = &put {
             tracing::warn!(%error, "that this master is there could not be noted");
         }
+        put.is_ok()
     }
 
     /// Says that this master ends in order.

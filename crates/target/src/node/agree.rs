@@ -16,7 +16,6 @@ use bdev::Data;
 use fabrics::target::{Call, Reply};
 use foundation::{BlockCount, Epoch};
 use protocols::nvme::Status as NvmeStatus;
-use reactor::sync::Semaphore;
 use reactor::{Buffer, BufferPool, spawn, time};
 use volume::message::codec::{Agreed, Checked, NativeCommand, NativeOperation, native_status_code};
 use volume::{BlockRange, ChunkId, Geometry, NodeId, SnapshotId, Status};
@@ -43,7 +42,8 @@ const LOOKED_AT: usize = 64;
 
 /// What the node does of this at a time.
 pub(super) struct Comparisons {
-    commands: Rc<Semaphore>,
+    /// Held by each command that is under way.
+    commands: Rc<()>,
     /// Somebody looks at what was found different, again and again.
     looks_again: Cell<bool>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Comparisons {
 impl Default for Comparisons {
     fn default() -> Self {
         Self {
-            commands: Semaphore::new(COMMANDS_MAX),
+            commands: Rc::new(()),
             looks_again: Cell::new(false),
         }
     }
@@ -170,15 +170,15 @@ impl Node {
             Judgement::Incomplete => return Some(agreed),
             Judgement::Same => agreed.compared = range.count,
             Judgement::Odd { .. } | Judgement::Undecided => {
-                let Some(found) = self.blocks_that_differ(chunk, range).await? else {
+                let Some(found) = self.blocks_that_differ(&place, range).await? else {
                     return Some(agreed);
                 };
                 agreed.compared = range.count;
                 for (block, votes) in found {
                     CHECKSUMS.differing_blocks.fetch_add(1, Ordering::Relaxed);
-                    match judge(&votes, self.led(chunk)?.members.len()) {
+                    match judge(&votes, place.members.len()) {
                         Judgement::Odd { node, digest } if agreed.mended < MENDED_MAX => {
-                            match self.follow_others(chunk, block, (node, digest), &votes).await? {
+                            match self.follow_others(&place, block, (node, digest), &votes).await? {
                                 Judgement::Same => {
                                     CHECKSUMS.outvoted_blocks.fetch_add(1, Ordering::Relaxed);
                                     agreed.mended += 1;
@@ -188,7 +188,7 @@ impl Node {
                             }
                         }
                         Judgement::Undecided => left.push((block, votes)),
-                        // There are too many, or the configuration is another one.
+                        // There are too many.
                         _ => agreed.compared -= 1,
                     }
                 }
@@ -198,6 +198,11 @@ impl Node {
         agreed.first = left.first().map_or(0, |(block, _)| block - range.start);
         if agreed.compared == range.count {
             self.note_differing(chunk, range, &left);
+        } else {
+            // Of the other blocks nothing new is known.
+            for at in left {
+                self.note_differing(chunk, one(at.0), &[at]);
+            }
         }
         Some(agreed)
     }
@@ -232,18 +237,17 @@ impl Node {
     }
 
     /// The blocks of which each copy says the same again and again, and not all say the same. The outer none as of [`Node::led`], the inner if a
-    /// copy says nothing.
+    /// copy says nothing, or the epoch has ended: what was said before is no vote in the next.
     async fn blocks_that_differ(
         &self,
-        chunk: ChunkId,
+        place: &Place,
         range: BlockRange,
     ) -> Option<Option<BTreeMap<u32, Votes>>> {
         // With what was said last, and in how many rounds without a change.
         let mut open: BTreeMap<u32, (Votes, usize)> = BTreeMap::new();
         let mut halves = vec![range];
-        let place = self.led(chunk)?;
         while let Some(range) = halves.pop() {
-            match self.ask_all(&place, range).await {
+            match self.ask_all(place, range).await {
                 (_, Judgement::Incomplete) => return Some(None),
                 (_, Judgement::Same) => {}
                 (votes, _) if range.count == 1 => {
@@ -267,9 +271,11 @@ impl Node {
                 break;
             }
             time::sleep(PAUSE).await;
-            let place = self.led(chunk)?;
+            if self.led(place.chunk)?.epoch != place.epoch {
+                return Some(None);
+            }
             for block in open.keys().copied().collect::<Vec<_>>() {
-                let (votes, judgement) = self.ask_all(&place, one(block)).await;
+                let (votes, judgement) = self.ask_all(place, one(block)).await;
                 match judgement {
                     Judgement::Incomplete => return Some(None),
                     Judgement::Same => drop(open.remove(&block)),
@@ -288,12 +294,12 @@ impl Node {
     /// Has the copy mended that holds something else in a block than all others.
     async fn follow_others(
         &self,
-        chunk: ChunkId,
+        place: &Place,
         block: u32,
         (node, digest): (NodeId, u32),
         votes: &Votes,
     ) -> Option<Judgement> {
-        let place = self.led(chunk)?;
+        let chunk = place.chunk;
         tracing::warn!(
             ?chunk,
             block,
@@ -301,7 +307,7 @@ impl Node {
             copies = ?votes,
             "a copy of a chunk holds something else in a block than all others, though it fits its checksum: it gets their bytes"
         );
-        if !self.outvote(&place, node, block, digest).await {
+        if !self.outvote(place, node, block, digest).await {
             tracing::warn!(
                 ?chunk,
                 block,
@@ -330,7 +336,9 @@ impl Node {
                 return false;
             };
             sums.read_sums_of(block).await;
-            return sums.outvote(block, sum);
+            // From here on nothing comes between.
+            let is_so = self.led(place.chunk).is_some_and(|now| now.epoch == place.epoch);
+            return is_so && self.is_in_sync(place.chunk) && sums.outvote(block, sum);
         }
         let Some(command) = self.about_copy(place, block, NativeOperation::Outvote(sum), 1) else {
             return false;
@@ -395,13 +403,12 @@ impl Node {
 
     /// Answers a client that wants the copies compared.
     pub(super) fn answer_comparison(&self, chunk: ChunkId, request: volume::Request, call: Call) {
-        let commands = self.comparisons.commands.clone();
-        if commands.available() == 0 {
+        if Rc::strong_count(&self.comparisons.commands) > COMMANDS_MAX {
             return refuse(call.reply, Status::Busy);
         }
-        let node = self.own();
+        let (node, command) = (self.own(), self.comparisons.commands.clone());
         drop(spawn(async move {
-            let _permit = commands.acquire().await;
+            let _command = command;
             let Call {
                 reply, room_bytes, ..
             } = call;

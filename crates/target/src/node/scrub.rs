@@ -28,6 +28,11 @@ const PART_BLOCKS: u32 = 64;
 const AHEAD: u64 = 4;
 const RATE_MIN: u64 = 1 << 20;
 const RATE_MAX: u64 = 64 << 20;
+/// A part of which another copy has said nothing for so long took too long; after so many the rest of the chunk is compared with its checksums only.
+const SILENT_FOR: Duration = Duration::from_secs(2);
+const SILENT_MAX: u32 = 3;
+/// A part in which so many blocks are mended is compared again, so often at most.
+const MENDING_MAX: u32 = 8;
 /// Copies come and go, and clocks are set: at least so often it is looked what is due.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// A copy that could not be compared, such as one that is not in sync, is left alone for so long; a shorter interval halves it.
@@ -91,18 +96,20 @@ async fn compare(weak: &Weak<Node>, what: What, interval: Duration) -> bool {
     }) else {
         return false;
     };
-    let mut with_others = true;
+    let mut silent = 0;
     for range in parts_of(&runs) {
         let Some(node) = weak.upgrade() else { return false };
         // The write node asks its own copy among all. Where another one says nothing the rest is not compared with it: that would take very long.
-        with_others = match what {
-            What::Copy(chunk) if with_others => {
-                let agreed = node.compare_copies(chunk, range).await;
-                agreed.is_some_and(|agreed| agreed.compared == range.count)
+        let compared = match what {
+            What::Copy(chunk) if silent < SILENT_MAX => {
+                let began = time::now();
+                let compared = node.compare_with_others(chunk, range).await;
+                silent += u32::from(!compared && time::now() - began >= SILENT_FOR);
+                compared
             }
             _ => false,
         };
-        if !with_others && !node.compare_part(what, range).await {
+        if !compared && !node.compare_part(what, range).await {
             return false;
         }
         drop(node);
@@ -191,6 +198,19 @@ impl Node {
                 runs.map_err(report).ok()
             }
         }
+    }
+
+    /// True if all copies have said what they hold in a part, this one among them.
+    async fn compare_with_others(&self, chunk: ChunkId, range: BlockRange) -> bool {
+        for _ in 0..MENDING_MAX {
+            let Some(agreed) = self.compare_copies(chunk, range).await else {
+                return false;
+            };
+            if agreed.compared == range.count || agreed.mended == 0 {
+                return agreed.compared == range.count;
+            }
+        }
+        false
     }
 
     /// False if the copy has gone, or could not be compared.
