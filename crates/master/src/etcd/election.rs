@@ -95,7 +95,8 @@ impl EtcdElection {
     /// Says that it is there, if it is time to.
     fn note_at_times(&mut self) {
         let since = |at: Option<Instant>, time| at.is_none_or(|at| at.elapsed() >= time);
-        let is_due = |every| since(self.noted, every) && since(self.tried, TRY_AGAIN);
+        let may_try = self.tried == self.noted || since(self.tried, TRY_AGAIN);
+        let is_due = |every| may_try && since(self.noted, every);
         if self.note_every.is_some_and(is_due) {
             self.tried = Some(Instant::now());
             if self.note() {

@@ -31,7 +31,7 @@ fn a_cluster_is_shown_with_what_is_wrong_and_what_is_done_about_it() {
         "4 copies with 1 GiB are still to be made, about 12 min left",
         "<td>192.0.2.1:7400</td><td>leads</td>",
         "<td class=\"bad\">GONE</td>",
-        "has 1 of 2 portals: node 02020202 is gone",
+        "has 1 of 2 portals: node 02020202 has not been heard of",
         "the data path does not require proof yet",
         "<td class=\"good\">alive</td><td>1</td><td>1000 MiB</td><td>500 MiB</td><td>250 MiB, 25 %",
         "<i class=\"promised\" style=\"width:50%\"></i><i style=\"width:25%\"></i>",
