@@ -319,6 +319,7 @@ impl Writer {
     pub(crate) async fn take_back_packed(&mut self) -> Result<(), WriteError> {
         self.packer.finish_chunk(&mut self.space).await;
         self.outbox.drain().await?;
+        self.leave_emptied();
         self.space.take_back_segments(self.packer.open_segment());
         Ok(())
     }

@@ -55,6 +55,7 @@ impl Writer {
         self.superblock = superblock;
         self.next_generation = superblock.generation + 1;
         self.pass_floors_on();
+        self.leave_emptied();
         self.release_space().await;
         Ok(superblock.generation)
     }

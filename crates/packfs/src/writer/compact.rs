@@ -224,6 +224,15 @@ impl Writer {
         }
     }
 
+    /// What a pass has emptied is no matter of it any more: a commit gives it back, and the packer may take it anew, for what the pass moves
+    /// itself. That would then be moved to and fro for ever. Before anything that was emptied can be taken.
+    pub(super) fn leave_emptied(&mut self) {
+        if let Some(pass) = &mut self.compaction.pass {
+            let space = &self.space;
+            pass.victims.retain(|&start| space.live_bytes(start) > 0);
+        }
+    }
+
     /// Gives a pass up: a new snapshot has whatever it would move.
     pub(super) fn stop_pass(&mut self) {
         self.compaction.pass = None;
@@ -265,6 +274,12 @@ impl Writer {
     async fn go_on(&mut self, pass: &mut Pass, bytes: u64, leaves: usize) -> Result<Step, WriteError> {
         let until = self.compaction.progress.moved.0 + bytes;
         for _ in 0..leaves {
+            debug_assert!(
+                self.packer
+                    .open_segment()
+                    .is_none_or(|open| !pass.victims.contains(&open)),
+                "what is moved out of a segment goes into another"
+            );
             let batch = self.tree.batch(&pass.cursor).await?;
             for (key, value) in batch.cells {
                 self.move_cell(pass, &key, &value).await?;
@@ -284,9 +299,11 @@ impl Writer {
                 Some(&kind) if (NAME_KEYS..EXTENTS_KEYS).contains(&kind) => pass.cursor = vec![EXTENTS_KEYS],
                 _ => {}
             }
-            let space = &self.space;
-            pass.victims.retain(|&start| space.live_bytes(start) > 0);
-            if pass.victims.is_empty() {
+            if pass
+                .victims
+                .iter()
+                .all(|&start| self.space.live_bytes(start) == 0)
+            {
                 return Ok(Step::Ended);
             }
         }
