@@ -266,6 +266,13 @@ pub enum ToTarget {
         /// The node has another copy in their place, which is here: they are deleted if that is newer.
         wrong: Vec<Chunk>,
     },
+    /// Move the copy of a chunk to another disk of the node. Answered by [`FromTarget::Moved`], also where it is there already.
+    MoveCopy {
+        /// The chunk.
+        chunk: Chunk,
+        /// To this disk.
+        disk: u128,
+    },
 }
 
 /// What a copy says of itself.
@@ -306,6 +313,8 @@ impl ToTarget {
     /// A target that knows so many kinds acknowledges no write before it is durable where it is told so, by
     /// [`ToTarget::SyncWrites`].
     pub const KINDS_OF_SYNC_WRITES: u32 = 20;
+    /// A target that knows so many kinds moves copies between its disks, by [`ToTarget::MoveCopy`].
+    pub const KINDS_OF_MOVES: u32 = 23;
 }
 
 /// What the hosts of an exported volume have reserved (NVM Express Base Specification 2.0c, section 8.19).
@@ -529,6 +538,15 @@ pub enum FromTarget {
     /// Chunks with blocks that their copies hold differently though each fits its checksum, and how many, as their write node here has found,
     /// [`Damage::COPIES_MAX`] at most: when the agent has said that it knows this, and when it has changed, each second.
     Differing(Vec<(Chunk, u32)>),
+    /// The answer to a [`ToTarget::MoveCopy`].
+    Moved {
+        /// The chunk.
+        chunk: Chunk,
+        /// Where its copy was to go.
+        disk: u128,
+        /// Why it is not there, for people; none if it is, durably.
+        why: Option<String>,
+    },
 }
 
 impl FromTarget {
@@ -548,6 +566,8 @@ impl FromTarget {
     pub const KINDS_OF_SNAPSHOT_LOSSES: u32 = 23;
     /// One that knows so many kinds passes on which copies differ, by [`FromTarget::Differing`].
     pub const KINDS_OF_DIFFERING: u32 = 24;
+    /// One that knows so many kinds hears of copies that were to go to another disk, by [`FromTarget::Moved`].
+    pub const KINDS_OF_MOVES: u32 = 25;
 }
 
 /// What goes one way over the link.
@@ -568,12 +588,12 @@ pub trait Frame: Serialize + DeserializeOwned {
 }
 
 impl Frame for ToTarget {
-    const KINDS: u32 = 22;
+    const KINDS: u32 = 23;
     const KINDS_BEFORE: u32 = 11;
 }
 
 impl Frame for FromTarget {
-    const KINDS: u32 = 24;
+    const KINDS: u32 = 25;
     // `WantDataKeys` is the last that every agent knows which starts a target that says it; `Health` is not.
     const KINDS_BEFORE: u32 = 10;
 

@@ -262,6 +262,16 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
             },
             "0700000001001501ac02030900",
         ),
+        (
+            ToTarget::MoveCopy {
+                chunk: Chunk {
+                    volume: 300,
+                    index: 3,
+                },
+                disk: 9,
+            },
+            "05000000010016ac020309",
+        ),
     ] {
         assert_eq!(hex(&frame(&message)), golden, "{message:?}");
     }
@@ -333,6 +343,13 @@ fn frames_of_this_release_are_as_the_next_one_will_find_them() {
         hex(&frame(&FromTarget::Differing(vec![(chunk, 5)]))),
         "0600000001001701ac020305"
     );
+    let moved = |why: Option<&str>| FromTarget::Moved {
+        chunk,
+        disk: 9,
+        why: why.map(str::to_owned),
+    };
+    assert_eq!(hex(&frame(&moved(None))), "06000000010018ac02030900");
+    assert_eq!(hex(&frame(&moved(Some("x")))), "08000000010018ac020309010178");
 }
 
 #[test]
@@ -361,7 +378,11 @@ fn what_each_side_knows_is_counted_right() {
         right: Vec::new(),
         wrong: Vec::new(),
     };
-    assert_eq!(last(frame(&doubted)) + 1, ToTarget::KINDS);
+    assert_eq!(last(frame(&doubted)) + 2, ToTarget::KINDS);
+    let chunk = CHUNK;
+    let moves = ToTarget::MoveCopy { chunk, disk: 1 };
+    assert_eq!(last(frame(&moves)) + 1, ToTarget::KINDS);
+    assert_eq!(ToTarget::KINDS, ToTarget::KINDS_OF_MOVES);
     assert_eq!(
         last(frame(&FromTarget::Used(Vec::new()))) + 1,
         FromTarget::KINDS_OF_USE
@@ -381,8 +402,11 @@ fn what_each_side_knows_is_counted_right() {
     let losses = FromTarget::SnapshotLosses(Vec::new());
     assert_eq!(last(frame(&losses)) + 1, FromTarget::KINDS_OF_SNAPSHOT_LOSSES);
     let differing = FromTarget::Differing(Vec::new());
-    assert_eq!(last(frame(&differing)) + 1, FromTarget::KINDS);
-    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_DIFFERING);
+    assert_eq!(last(frame(&differing)) + 1, FromTarget::KINDS_OF_DIFFERING);
+    let (disk, why) = (1, None);
+    let moved = FromTarget::Moved { chunk, disk, why };
+    assert_eq!(last(frame(&moved)) + 1, FromTarget::KINDS);
+    assert_eq!(FromTarget::KINDS, FromTarget::KINDS_OF_MOVES);
     assert_eq!(
         last(frame(&FromTarget::WantDataKeys)) + 1,
         FromTarget::KINDS_BEFORE
