@@ -1,5 +1,6 @@
 //! The public face: a store and its blobs.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -251,19 +252,25 @@ impl Blob {
     /// Where the blob lies now, in ascending order; what is in none reads zeros. Only a write, a deallocation, a resize,
     /// a flattening or the blob's end change that, from when they are submitted on.
     pub fn runs(&self) -> Vec<BlobRun> {
-        self.runs_of(|_| true)
+        self.runs_of(0..u64::MAX, |_| true)
+    }
+
+    /// As [`Blob::runs`], of these pages of the blob.
+    pub fn runs_in(&self, pages: Range<u64>) -> Vec<BlobRun> {
+        self.runs_of(pages, |_| true)
     }
 
     /// As [`Blob::runs`], without what lies in its parents' clusters.
     pub fn own_runs(&self) -> Vec<BlobRun> {
-        self.runs_of(|piece| piece.is_own)
+        self.runs_of(0..u64::MAX, |piece| piece.is_own)
     }
 
-    fn runs_of(&self, is_wanted: impl Fn(&Piece) -> bool) -> Vec<BlobRun> {
+    fn runs_of(&self, pages: Range<u64>, is_wanted: impl Fn(&Piece) -> bool) -> Vec<BlobRun> {
         let (store, blob) = (&self.channel.store, &self.channel.blob);
         let end = if blob.deleted.get() { 0 } else { self.size_pages() };
+        let end = end.min(pages.end);
         let mut runs = Vec::new();
-        let mut page = 0;
+        let mut page = pages.start;
         while page < end {
             let piece = store.piece(blob, page, end - page);
             let lies_at = piece.device_page.filter(|_| is_wanted(&piece));

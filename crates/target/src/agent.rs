@@ -321,6 +321,7 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             let node = node.clone();
             drop(spawn(async move { node.delete_old_copies(&wrong).await }));
         }
+        ToTarget::MoveCopy { chunk, disk } => drop(spawn(move_copy(node.clone(), chunk, disk))),
         ToTarget::DeleteSnapshots(snapshots) => {
             let named = |(volume, number)| (volume::VolumeNumber(volume), SnapshotId(number));
             node.delete_snapshots(snapshots.into_iter().map(named));
@@ -392,6 +393,16 @@ async fn handle(node: &Rc<Node>, portals: &Portals, message: ToTarget) {
             node.ended(NodeId(ended), Incarnation(incarnation));
         }
     }
+}
+
+/// It takes as long as there is to be copied.
+async fn move_copy(node: Rc<Node>, chunk: agentlink::Chunk, disk: u128) {
+    let moved = node.move_copy(from_chunk(chunk), disk).await;
+    if let Err(error) = &moved {
+        tracing::warn!(?chunk, disk = format!("{disk:032x}"), %error, "a copy does not move to another disk");
+    }
+    let why = moved.err().map(|error| error.to_string());
+    node.tell(FromTarget::Moved { chunk, disk, why });
 }
 
 /// Of a task of its own: should the disk hang, the next messages must not.

@@ -14,6 +14,7 @@
 //! - `peers`: connections to the other nodes, and the commands they send us.
 //! - `keep`: copies of snapshots follow those of their chunks.
 //! - `mend`: blocks of snapshots that rot.
+//! - `moving`: copies go from one of its disks to another.
 //! - `gently`: what a copy is sent that comes back, while others ask something.
 //! - `native`: requests of native clients; `reads`: those reads that the core lets pass.
 //! - `room`: copies whose disks are full, until there is room again.
@@ -34,6 +35,7 @@ mod health;
 mod inventory;
 mod keep;
 mod mend;
+mod moving;
 mod native;
 mod notes;
 mod passes;
@@ -74,9 +76,10 @@ pub use inventory::{FoundCopy, FoundSnapshot, Inventory, inventory};
 pub use sums::{CHECKSUMS, ChecksumMeasures};
 
 use agent::{from_config, to_chunk};
-use board::Board;
+use board::{Board, own_board};
 use copies::{Copies, Copy};
 use gently::Asked;
+use moving::Moves;
 use native::Natives;
 use passes::Passes;
 use peers::Peers;
@@ -178,6 +181,8 @@ struct LocalIo {
     mends: Vec<u32>,
     /// A write that the disk is to have made durable before it counts as ended, lest a later flush find much to do.
     settles: bool,
+    /// Of a write or a flush: that it is under way.
+    _writing: Option<Rc<()>>,
 }
 
 /// See the module.
@@ -205,6 +210,7 @@ pub struct Node {
     /// When others asked something last.
     asked: Asked,
     comparisons: agree::Comparisons,
+    moves: Moves,
     /// It answers nobody any more.
     is_ending: Cell<bool>,
 }
@@ -253,6 +259,7 @@ impl Node {
             sync_writes: SyncWrites::default(),
             asked: Asked::default(),
             comparisons: agree::Comparisons::default(),
+            moves: Moves::default(),
             is_ending: Cell::new(false),
         });
         node.tell_board_of_moves();
@@ -373,6 +380,7 @@ impl Node {
 
     /// Deletes every copy of a volume's chunks. What clients have asked of them and has not ended is refused.
     pub async fn delete_volume(&self, volume: VolumeNumber) {
+        self.moves.leave(|chunk| chunk.volume == volume).await;
         self.core.borrow_mut().remove_volume(time::now(), volume);
         self.pump();
         self.peers.forget_volume(volume);
@@ -383,6 +391,7 @@ impl Node {
     /// false when it could not be deleted and is to be asked for again, and, with nothing done, when the copy knows of that
     /// configuration or a later one.
     pub async fn delete_copy(&self, chunk: ChunkId, epoch: Epoch) -> bool {
+        self.moves.leave(|moving| moving == chunk).await;
         let is_later = self
             .copies
             .sealed_in_doubt(chunk)
@@ -537,7 +546,10 @@ impl Node {
         }
     }
 
-    fn carry_out(&self, ChunkOutput { chunk, output }: ChunkOutput) {
+    fn carry_out(&self, output: ChunkOutput) {
+        let Some(ChunkOutput { chunk, output }) = self.moves.keep_back(output) else {
+            return;
+        };
         let place = || chunk.expect("outputs of this kind belong to a chunk");
         match output {
             Output::Persist { token, delta } => self.copies.note(place(), token, &delta),
@@ -644,14 +656,17 @@ impl Node {
                 read: None,
             });
         }
+        let copy = copy?;
+        let writing = purpose.is_none().then(|| copy.writing.clone());
         Some(LocalIo {
             chunk,
-            copy: copy?,
+            copy,
             io,
             purpose,
             range,
             mends: Vec::new(),
             settles: false,
+            _writing: writing,
         })
     }
 
@@ -709,6 +724,9 @@ impl Node {
     fn has_answered(&self, local: LocalIo, completion: Completion) {
         let chunk = local.chunk;
         let succeeded = completion.status.is_ok();
+        if local.purpose.is_none() {
+            self.moves.note_write(chunk, local.range);
+        }
         if let Err(error) = completion.status {
             if error != IoError::NoSpace {
                 tracing::warn!(?chunk, %error, "a disk request of a chunk copy failed");
@@ -772,13 +790,4 @@ impl Node {
             blocks,
         });
     }
-}
-
-/// The board of a real node. Without one its clients read through it.
-fn own_board() -> Option<Board> {
-    Board::create()
-        .inspect_err(
-            |error| tracing::debug!(%error, "clients of this machine cannot read its disks themselves"),
-        )
-        .ok()
 }

@@ -220,6 +220,15 @@ impl Node {
     }
 }
 
+/// The board of a real node. Without one its clients read through it.
+pub(super) fn own_board() -> Option<Board> {
+    Board::create()
+        .inspect_err(
+            |error| tracing::debug!(%error, "clients of this machine cannot read its disks themselves"),
+        )
+        .ok()
+}
+
 /// Moves on the time until which copies may be read, while anybody reads by the board.
 async fn refresh(weak: Weak<Node>) {
     loop {

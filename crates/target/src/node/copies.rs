@@ -27,6 +27,7 @@ mod golden;
 mod journal;
 mod persist;
 mod record;
+mod relocate;
 
 pub(super) use disk::Disk;
 pub use disk::{DiskConfig, DiskError, Trust};
@@ -34,6 +35,8 @@ pub use error::CopyError;
 use journal::{ATTRIBUTE_JOURNAL, Contents, Journal, Mark};
 pub(super) use record::{HEAD_BLOCKS, newest_record, write_record};
 use record::{RECORD_BYTES_MAX, write_slot};
+pub(super) use relocate::Relocation;
+use relocate::origin_of_move;
 
 /// Blocks of a blob, and of every volume so far.
 pub(super) const BLOCK_BYTES: usize = 4096;
@@ -65,6 +68,10 @@ pub(super) struct Copy {
     /// A change could not be made durable, for another reason than want of room: which of the two places holds a good record
     /// is not known, and neither is written again.
     stopped: Cell<bool>,
+    /// Whoever writes or flushes it, or makes a snapshot of it, holds this.
+    pub(super) writing: Rc<()>,
+    /// The disk and the blob that it comes from, if it has moved and those may still be there.
+    from: Option<(u128, BlobId)>,
 }
 
 /// All copies of one node.
@@ -108,9 +115,9 @@ impl Copies {
         configured: &[DiskConfig],
         care: Option<&DiskCare>,
     ) -> Result<Self, DiskError> {
-        let mut disks = Vec::new();
+        let mut disks = Vec::<Disk>::new();
         let mut left_out = Vec::new();
-        let mut copies = BTreeMap::new();
+        let mut copies = BTreeMap::<ChunkId, Rc<Copy>>::new();
         let mut damaged = BTreeMap::new();
         let mut doubtful = BTreeMap::new();
         let kept = Kept::default();
@@ -157,7 +164,10 @@ impl Copies {
                         doubtful.insert((chunk, index), copy);
                     }
                     Found::Copy(chunk, copy) => {
-                        let known = copies.remove(&chunk);
+                        let known = copies.remove(&chunk).map(|known| {
+                            let disk = disks[known.disk].uuid;
+                            (known, disk)
+                        });
                         let (newer, older) = doubtful::newer_of(copy, known);
                         doubtful.extend(older.map(|older| ((chunk, older.disk), older)));
                         copies.insert(chunk, newer);
@@ -183,7 +193,7 @@ impl Copies {
         if let Some(error) = failed.filter(|_| disks.is_empty()) {
             return Err(error);
         }
-        Ok(Self {
+        let copies = Self {
             disks,
             left_out,
             copies: RefCell::new(copies),
@@ -192,7 +202,9 @@ impl Copies {
             dooming: RefCell::default(),
             kept,
             clones: clone::Clones::default(),
-        })
+        };
+        copies.end_moves().await;
+        Ok(copies)
     }
 
     pub(super) fn disk_count(&self) -> usize {
@@ -224,6 +236,11 @@ impl Copies {
         if let Some(copy) = self.copies.borrow().get(&chunk) {
             copy.stopped.set(true);
         }
+    }
+
+    /// Whether a copy takes no further part.
+    pub(super) fn is_stopped(&self, chunk: ChunkId) -> bool {
+        self.get(chunk).is_some_and(|copy| copy.stopped.get())
     }
 
     /// How a copy is, as its record says; none if there is none, or its disk failed.
@@ -627,6 +644,8 @@ pub(super) fn copy_of(
         is_journaled: Cell::new(false),
         is_in_journal: Cell::new(false),
         stopped: Cell::new(false),
+        writing: Rc::default(),
+        from: origin_of_move(blob),
     }
 }
 

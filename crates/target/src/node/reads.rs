@@ -49,6 +49,7 @@ impl Node {
             range: request.range,
             mends: Vec::new(),
             settles: false,
+            _writing: None,
         };
         Some((local, room))
     }

@@ -91,8 +91,12 @@ impl Node {
         let weak = self.own.clone();
         drop(reactor::spawn(async move {
             time::sleep(pause).await;
-            if let Some(node) = weak.upgrade() {
-                node.copies.note_again(chunk, token);
+            while let Some(node) = weak.upgrade() {
+                if !node.moves.is_frozen(chunk) {
+                    return node.copies.note_again(chunk, token);
+                }
+                drop(node);
+                time::sleep(FIRST_PAUSE).await;
             }
         }));
     }

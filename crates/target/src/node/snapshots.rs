@@ -131,9 +131,11 @@ impl Kept {
 impl Node {
     /// Keeps a copy as it is.
     pub(super) fn snapshot(&self, chunk: ChunkId, io: IoToken, name: (SnapshotId, Sequence)) {
-        let node = self.own();
+        let (node, copy) = (self.own(), self.copies.get(chunk));
+        let writing = copy.map(|copy| copy.writing.clone());
         drop(reactor::spawn(async move {
             let kept = node.copies.snapshot(chunk, name).await;
+            drop(writing);
             if let Err(error) = &kept {
                 tracing::warn!(?chunk, snapshot = name.0.0, %error, "no snapshot can be made of a chunk copy");
             }

@@ -12,7 +12,7 @@ use agentlink::{Chunk, CopyDamage, Damage};
 use bdev::{Channel, ChannelExt, Data, IoError, Operation};
 use foundation::Lba;
 use reactor::BufferPool;
-use reactor::sync::{Notify, Semaphore};
+use reactor::sync::{Notify, Permit, Semaphore};
 use volume::{
     BlockRange, ChunkId, ChunkRecord, Found, IoToken, LOST_BLOCK, PageFound, SUM_PAGE_BYTES, Sums, Verdict,
     sum_of, sum_pages,
@@ -94,7 +94,7 @@ pub(super) struct CopySums {
     sums: RefCell<Sums>,
     /// Where the pages of sums begin in the blob.
     first_page: u64,
-    channel: Rc<dyn Channel>,
+    channel: RefCell<Rc<dyn Channel>>,
     /// One flush at a time: each knows what it has made durable.
     flushing: Rc<Semaphore>,
     /// Pages that are being read.
@@ -129,7 +129,7 @@ impl CopySums {
             chunk: record.chunk,
             sums: RefCell::new(Sums::new(record.chunk, geometry.chunk_blocks, marked)),
             first_page: HEAD_BLOCKS + u64::from(geometry.chunk_blocks),
-            channel,
+            channel: RefCell::new(channel),
             flushing: Semaphore::new(1),
             reading: RefCell::default(),
             read: Notify::new(),
@@ -139,6 +139,20 @@ impl CopySums {
             shown: Cell::default(),
             counted: Cell::new(0),
         })
+    }
+
+    fn channel(&self) -> Rc<dyn Channel> {
+        self.channel.borrow().clone()
+    }
+
+    /// They are in another blob from now on, which has what the one before had.
+    pub(super) fn lie_on(&self, channel: Rc<dyn Channel>) {
+        self.channel.replace(channel);
+    }
+
+    /// Nobody writes them to the disk while this is held.
+    pub(super) async fn hold_still(&self) -> Permit {
+        self.flushing.acquire().await
     }
 
     /// A write is given to the disk; `bytes` are none if it makes zeros.
@@ -344,14 +358,14 @@ impl CopySums {
         let room = BufferPool::current().allocate(2 * SUM_PAGE_BYTES).await;
         let room = room.map_err(|_| IoError::Exhausted)?;
         let lba = Lba(self.first_page + 2 * u64::from(page));
-        let (result, bytes) = self.channel.read(lba, room).await;
+        let (result, bytes) = self.channel().read(lba, room).await;
         result.map(|()| bytes)
     }
 
     /// Makes all writes that have ended durable, and the sums of all that have begun.
     pub(super) async fn flush(self: &Rc<Self>) -> Result<(), IoError> {
         if !self.sums.borrow().is_dirty() {
-            return self.channel.flush().await;
+            return self.channel().flush().await;
         }
         let _alone = self.flushing.acquire().await;
         let (unread, pages) = self.sums.borrow().to_write();
@@ -373,7 +387,7 @@ impl CopySums {
             }
             all?;
         }
-        self.channel.flush().await?;
+        self.channel().flush().await?;
         self.sums.borrow_mut().flushed();
         Ok(())
     }
@@ -466,8 +480,10 @@ impl Node {
 
     /// No copy has a block right: it is wrong here, too, from now on.
     pub(super) fn lose(&self, chunk: ChunkId, io: IoToken, range: BlockRange) {
-        let node = self.own();
+        let (node, copy) = (self.own(), self.copies.get(chunk));
+        let writing = copy.map(|copy| copy.writing.clone());
         drop(reactor::spawn(async move {
+            let _writing = writing;
             let room = BufferPool::current().allocate(BLOCK_BYTES).await;
             let (Some(sums), Ok(mut room), 1) = (node.copies.sums(chunk), room, range.count) else {
                 let (succeeded, read) = (false, None);
@@ -503,6 +519,7 @@ impl Node {
         let node = self.own();
         drop(reactor::spawn(async move {
             let flushed = sums.flush().await;
+            drop(local);
             match flushed {
                 Ok(()) => {}
                 Err(IoError::NoSpace) => return node.finds_no_room(chunk, io),
@@ -537,7 +554,7 @@ async fn write_page(copy: Rc<CopySums>, page: u32) -> Result<(), IoError> {
     };
     buffer.copy_from_slice(&bytes);
     let lba = Lba(copy.first_page + 2 * u64::from(page) + u64::from(place));
-    let written = copy.channel.write(lba, buffer.freeze()).await;
+    let written = copy.channel().write(lba, buffer.freeze()).await;
     if written.is_err() {
         copy.sums.borrow_mut().write_failed(page);
     }

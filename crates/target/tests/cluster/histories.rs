@@ -2,6 +2,8 @@
 //! direction, loses its disk or its power, or dies and comes back with what its disk has: every block is linearizable, and the copies
 //! are equal in the end. Some clients never learn of a newer configuration and read from whichever node the first one named.
 //!
+//! The same with two disks for each node, between which its copies go to and fro.
+//!
 //! `REDHARE_SEEDS=N` runs N seeds from `REDHARE_FIRST_SEED`, which fault by fault are those of the default run first.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +18,7 @@ use reactor::{BufferPool, time};
 use volume::message::codec::NativeOperation;
 
 use crate::masters::{Follower, Map, Masters};
-use crate::support::{Client, Cluster};
+use crate::support::{Client, Cluster, MOVED};
 
 /// The checker of the volume crate's own simulation.
 #[path = "../../../volume/src/simulation/linear.rs"]
@@ -74,9 +76,12 @@ impl World {
 }
 
 /// Operations, and of them writes that compared first and were made.
-fn history(seed: u64, fault: Fault) -> Result<(u64, u64), String> {
+fn history(seed: u64, fault: Fault, moves: bool) -> Result<(u64, u64), String> {
     let mut random = Random::from_seed(seed);
-    let cluster = Cluster::with_volume(seed);
+    let cluster = match moves {
+        true => Cluster::with_moving_copies(seed),
+        false => Cluster::with_volume(seed),
+    };
     let world = Rc::new(World {
         map: Map::first(&cluster),
         monitors: RefCell::new(vec![Monitor::new(); BLOCKS.len()]),
@@ -361,11 +366,27 @@ async fn compare(hosts: Vec<Host>, members: Vec<usize>, world: Rc<World>) {
 
 #[test]
 fn blocks_are_linearizable_whatever_befalls_a_node() {
+    all_histories(false);
+}
+
+#[test]
+fn blocks_are_linearizable_while_copies_move_between_disks_whatever_befalls_a_node() {
+    all_histories(true);
+    let (moved, seeds) = (MOVED.get(), seeds_of(true).len() as u64);
+    assert!(moved > 50 * seeds, "hardly anything moved: {moved}");
+}
+
+/// With moving copies a seed takes longer.
+fn seeds_of(moves: bool) -> Vec<u64> {
+    foundation::seeds::from_environment(if moves { 14 } else { 28 })
+}
+
+fn all_histories(moves: bool) {
     let (mut failed, mut all, mut compared) = (Vec::new(), 0, 0);
-    let seeds = foundation::seeds::from_environment(28);
+    let seeds = seeds_of(moves);
     for &seed in &seeds {
         let fault = FAULTS[(seed % FAULTS.len() as u64) as usize];
-        match history(seed, fault) {
+        match history(seed, fault, moves) {
             Ok((operations, exchanged)) => {
                 println!("seed {seed}: {fault:?}, {operations} operations, {exchanged} compared first");
                 (all, compared) = (all + operations, compared + exchanged);

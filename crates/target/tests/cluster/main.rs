@@ -11,6 +11,7 @@ mod histories;
 mod journal;
 mod lost;
 mod masters;
+mod moves;
 mod portals;
 mod power_cuts;
 mod snapshots;

@@ -1,9 +1,9 @@
 //! Three whole nodes, masters played by the test, and a client that speaks to one node.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use agentlink::{Chunk, Configuration};
@@ -48,10 +48,19 @@ pub(super) struct Cluster {
     nodes: Vec<Slot>,
     pub(super) portals: Vec<PortalsSlot>,
     lives: RefCell<Vec<u64>>,
+    /// Each node has a second disk, and its copies go to and fro between the two.
+    moves: bool,
 }
+
+/// Identity of a node's second disk.
+pub(super) const SECOND_DISK: u128 = DISK + 100;
 
 impl Cluster {
     pub(super) fn new(seed: u64) -> Self {
+        Self::of(seed, false)
+    }
+
+    fn of(seed: u64, moves: bool) -> Self {
         let simulation = Simulation::new(seed);
         let hosts: Vec<Host> = (0..3).map(|n| simulation.add_host(&format!("node{n}"))).collect();
         let nodes = (0..3).map(|_| Slot::default()).collect();
@@ -61,6 +70,7 @@ impl Cluster {
             nodes,
             portals: (0..3).map(|_| PortalsSlot::default()).collect(),
             lives: RefCell::new(vec![0; 3]),
+            moves,
         };
         for index in 0..3 {
             cluster.start(index);
@@ -70,7 +80,15 @@ impl Cluster {
 
     /// A cluster that has had time to start, and its volume.
     pub(super) fn with_volume(seed: u64) -> Self {
-        let cluster = Self::new(seed);
+        Self::made(Self::new(seed))
+    }
+
+    /// The same with two disks for each node, between which its copies go to and fro as long as it lives.
+    pub(super) fn with_moving_copies(seed: u64) -> Self {
+        Self::made(Self::of(seed, true))
+    }
+
+    fn made(cluster: Self) -> Self {
         cluster.simulation.run_for(Duration::from_secs(2));
         cluster.create_volume();
         cluster
@@ -95,15 +113,23 @@ impl Cluster {
             })
             .collect();
         let own = addresses[index].1;
+        let moves = self.moves;
         self.simulation.start(self.hosts[index], move || async move {
-            let disk = DiskConfig {
-                path: PathBuf::from("/disk"),
+            let disk = |path: &str, uuid: u128| DiskConfig {
+                path: PathBuf::from(path),
                 size: Some(ByteCount(32 << 20)),
-                new_uuid: DISK + index as u128,
+                new_uuid: uuid + index as u128,
                 force: false,
                 trust: Default::default(),
             };
-            let node = Node::start(identity, &[disk], Settings::default()).await.unwrap();
+            let mut disks = vec![disk("/disk", DISK)];
+            if moves {
+                disks.push(disk("/second", SECOND_DISK));
+            }
+            let node = Node::start(identity, &disks, Settings::default()).await.unwrap();
+            if moves {
+                drop(reactor::spawn(to_and_fro(Rc::downgrade(&node), index as u128)));
+            }
             node.set_peers(
                 addresses
                     .into_iter()
@@ -213,6 +239,28 @@ impl Cluster {
             node.configure(chunk, target::node::to_config(&configuration));
         });
     }
+}
+
+/// A copy moves again and again, at any time: whatever befalls the node befalls it in all states of a move.
+async fn to_and_fro(node: Weak<Node>, index: u128) {
+    let mut random = Random::from_seed(node.upgrade().map_or(0, |node| node.identity().incarnation.0));
+    let chunk = target::node::from_chunk(Chunk {
+        volume: VOLUME,
+        index: 0,
+    });
+    for disk in [SECOND_DISK, DISK].into_iter().cycle() {
+        time::sleep(Duration::from_millis(random.below(500))).await;
+        let Some(node) = node.upgrade() else { return };
+        // It need not be here yet, nor can disks that fail be moved from or to.
+        if node.move_copy(chunk, disk + index).await.is_ok() {
+            MOVED.with(|moved| moved.set(moved.get() + 1));
+        }
+    }
+}
+
+thread_local! {
+    /// Copies that have moved in the calling test.
+    pub(super) static MOVED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// A native client of one node.

@@ -93,6 +93,13 @@ impl Clones {
         self.making.borrow().get(&chunk).copied().unwrap_or(false)
     }
 
+    /// What was located of a copy is not to be read any more.
+    pub(super) fn tell_of_move(&self, chunk: ChunkId) {
+        if let Some(moved) = &*self.moved.borrow() {
+            moved(chunk);
+        }
+    }
+
     /// Copies of these chunks that are being made are not wanted any more.
     pub(super) fn forget(&self, deleted: impl Fn(&ChunkId) -> bool) {
         for (chunk, is_wanted) in &mut *self.making.borrow_mut() {
@@ -222,9 +229,9 @@ impl Copies {
         let copied = blob
             .flatten_with_pauses(|| {
                 // Before anything else happens: what lay there may be somebody else's soon.
-                if let (Some(chunk), Some(moved)) = (chunk, &*self.clones.moved.borrow()) {
-                    moved(chunk);
-                }
+                chunk
+                    .into_iter()
+                    .for_each(|chunk| self.clones.tell_of_move(chunk));
                 let took = time::now().since(began.get());
                 let began = &began;
                 async move {

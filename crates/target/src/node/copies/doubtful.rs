@@ -17,11 +17,21 @@ fn age(record: &ChunkRecord) -> (Epoch, Option<Epoch>, Epoch) {
     (record.sealed, configured, record.flushed_in)
 }
 
-/// Of two copies of a chunk the newer one, and the other.
-pub(super) fn newer_of(found: Rc<Copy>, known: Option<Rc<Copy>>) -> (Rc<Copy>, Option<Rc<Copy>>) {
-    match known {
-        Some(known) if age(&known.record.borrow()) >= age(&found.record.borrow()) => (known, Some(found)),
-        known => (found, known),
+/// Whether a copy has moved from where another one is, on the disk of this identity: a crash has left both, or a disk was away.
+fn has_left(copy: &Copy, other: &Copy, disk: u128) -> bool {
+    copy.from == Some((disk, other.blob))
+}
+
+/// Of two copies of a chunk the newer one, and the other; the second is on the disk of this identity. Where one has moved from where the other is, and
+/// neither has taken part in anything since, they are equal: then the one that has moved.
+pub(super) fn newer_of(found: Rc<Copy>, known: Option<(Rc<Copy>, u128)>) -> (Rc<Copy>, Option<Rc<Copy>>) {
+    let Some((known, disk)) = known else {
+        return (found, None);
+    };
+    let (found_age, known_age) = (age(&found.record.borrow()), age(&known.record.borrow()));
+    match found_age > known_age || found_age == known_age && has_left(&found, &known, disk) {
+        true => (found, Some(known)),
+        false => (known, Some(found)),
     }
 }
 
@@ -64,12 +74,36 @@ impl Copies {
         self.record_of(chunk)
     }
 
+    fn is_newer(&self, used: &Copy, copy: &Copy) -> bool {
+        age(&used.record.borrow()) > age(&copy.record.borrow())
+    }
+
+    /// Whether one of two copies has moved from where the other is, and neither has taken part in anything since: then they are equal.
+    fn is_move_of(&self, used: &Copy, copy: &Copy) -> bool {
+        let disk = |copy: &Copy| self.disks[copy.disk].uuid;
+        let are_alike = age(&used.record.borrow()) == age(&copy.record.borrow());
+        are_alike && (has_left(used, copy, disk(copy)) || has_left(copy, used, disk(used)))
+    }
+
+    /// Ends the moves between disks that a crash has cut off when both copies were durable: the one that is not used goes.
+    pub(super) async fn end_moves(&self) {
+        let left: BTreeSet<ChunkId> = {
+            let doubtful = self.doubtful.borrow();
+            let left = doubtful.iter().filter(|((chunk, _), copy)| {
+                let used = self.get(*chunk);
+                used.is_some_and(|used| self.is_move_of(&used, copy))
+            });
+            left.map(|((chunk, _), _)| *chunk).collect()
+        };
+        self.delete_old(&left).await;
+    }
+
     /// Deletes the old copies of these chunks: those that are not used and are older than the one that is. What cannot be deleted
     /// durably stays in doubt, and its disk with it.
     pub(crate) async fn delete_old(&self, chunks: &BTreeSet<ChunkId>) {
         let is_old = |chunk: &ChunkId, copy: &Copy| {
-            let used = self.record_of(*chunk);
-            used.is_some_and(|used| age(&used) > age(&copy.record.borrow()))
+            let used = self.get(*chunk);
+            used.is_some_and(|used| self.is_newer(&used, copy) || self.is_move_of(&used, copy))
         };
         let old: Vec<(ChunkId, Rc<Copy>)> = {
             let doubtful = self.doubtful.borrow();

@@ -102,6 +102,42 @@ pub enum CopyError {
         /// Why.
         source: IoError,
     },
+    /// A copy that was to go to another disk: one of the two disks.
+    #[error("the copy of {chunk:?} cannot be copied to another disk: {source}; it stays where it is")]
+    Move {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: IoError,
+    },
+    /// It would need the room of both on the other disk.
+    #[error(
+        "the copy of {chunk:?} shares blocks with a snapshot or with what it is a clone of, and stays on its disk: delete the snapshots, or wait until the clone \
+         is flattened"
+    )]
+    Shares {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What is copied is old before all is.
+    #[error(
+        "the copy of {chunk:?} is written faster than it can be copied to another disk: it stays where it is until it is written less"
+    )]
+    Written {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Of two equal ones on two disks one could not be deleted, or nobody knows.
+    #[error(
+        "the copy of {chunk:?}, which was moving, may be on two disks, since it could not be deleted from one of them ({source}): it takes no further part \
+         until its node is started anew; look at the disks' health"
+    )]
+    MayStay {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Why.
+        source: blobstore::Error,
+    },
     /// The record in a snapshot of a copy.
     #[error(
         "the record in a snapshot of {chunk:?} cannot be read: {why}; other nodes may have copies of the snapshot"

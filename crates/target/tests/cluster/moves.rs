@@ -1,0 +1,399 @@
+//! A copy moves to another disk of its node: the power is cut at each write and sync of either disk, each of them fails, and whatever happens the
+//! copy is on one disk, with all that was written.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use agentlink::{Chunk, Configuration};
+use bdev::Data;
+use fabrics::target::{Options, Target, serve};
+use foundation::{ByteCount, Epoch};
+use reactor::sim::disk::DiskHandle;
+use reactor::sim::{Host, Simulation};
+use target::node::{CopyError, DiskConfig, Identity, Node, Trust, from_chunk, inventory, to_config};
+use volume::message::codec::NativeOperation;
+use volume::{ChunkId, ClusterId, Geometry, Incarnation, NodeId, Settings, SnapshotId, Status};
+
+use crate::support::{Client, DISK, PORT, VOLUME, geometry};
+
+const CLUSTER: ClusterId = ClusterId(0xc1);
+/// Blocks that are written before the copy moves, each pair with a number of its own.
+const WRITTEN: [u64; 4] = [0, 16, 300, 1000];
+/// One of them is zeroed, and one is never written.
+const ZEROED: u64 = 512;
+const NEVER: u64 = 700;
+
+fn chunk() -> ChunkId {
+    from_chunk(Chunk {
+        volume: VOLUME,
+        index: 0,
+    })
+}
+
+fn alone() -> Geometry {
+    Geometry {
+        copies: 1,
+        minimum: 1,
+        ..geometry()
+    }
+}
+
+fn disk(which: u128) -> DiskConfig {
+    DiskConfig {
+        path: PathBuf::from(format!("/disk{which}")),
+        size: Some(ByteCount(32 << 20)),
+        new_uuid: DISK + which,
+        force: false,
+        trust: Trust::Always,
+    }
+}
+
+struct Machine {
+    simulation: Simulation,
+    host: Host,
+    life: u64,
+    node: Rc<RefCell<Option<Rc<Node>>>>,
+}
+
+/// What came of something that was begun in the simulation; none if it was cut off.
+type Outcome<T> = Rc<RefCell<Option<T>>>;
+
+impl Machine {
+    /// A node whose only copy is on disk 1, with something in it.
+    fn with_copy(seed: u64) -> Self {
+        let simulation = Simulation::new(seed);
+        let host = simulation.add_host("node");
+        let mut machine = Self {
+            simulation,
+            host,
+            life: 0,
+            node: Rc::default(),
+        };
+        machine.start(&[1, 2]);
+        let node = machine.node();
+        machine.does(async move {
+            let made = node.create_copy(chunk(), alone(), (DISK + 1, true)).await;
+            made.unwrap();
+        });
+        machine.serve();
+        let life = machine.life;
+        machine.as_client(move |client| async move {
+            for (number, lba) in (1..).zip(WRITTEN) {
+                client.write_until_done(life, lba, number).await;
+            }
+            client.write_until_done(life, ZEROED, 9).await;
+            let (operation, none) = (NativeOperation::Deallocate { fua: false }, Data::None);
+            let (status, _) = client.run(operation, life, ZEROED, 2, none).await;
+            assert_eq!(status, Status::Done);
+        });
+        machine
+    }
+
+    /// A life of the node with these disks, which serves its copy to itself.
+    fn start(&mut self, disks: &[u128]) {
+        self.life += 1;
+        let identity = Identity {
+            cluster: CLUSTER,
+            node: NodeId(1),
+            incarnation: Incarnation(self.life),
+        };
+        let disks: Vec<DiskConfig> = disks.iter().map(|&which| disk(which)).collect();
+        let (slot, own) = (self.node.clone(), (self.host.address(), PORT).into());
+        *slot.borrow_mut() = None;
+        self.simulation.start(self.host, move || async move {
+            let node = Node::start(identity, &disks, Settings::default()).await.unwrap();
+            let target = Target::new();
+            target.add_subsystem(node.subsystem());
+            let _server = serve(target, own, Options::default()).unwrap();
+            *slot.borrow_mut() = Some(node);
+            std::future::pending::<()>().await;
+        });
+        self.simulation.run_for(Duration::from_secs(2));
+    }
+
+    /// The masters name the copy of this life.
+    fn serve(&self) {
+        let (node, life) = (self.node(), self.life);
+        let configuration = Configuration {
+            epoch: life,
+            write_node: 1,
+            members: vec![(1, life)],
+        };
+        self.does(async move { node.configure(chunk(), to_config(&configuration)) });
+        self.simulation.run_for(Duration::from_secs(5));
+    }
+
+    fn node(&self) -> Rc<Node> {
+        self.node.borrow().clone().expect("the node has started")
+    }
+
+    fn device(&self, which: u128) -> DiskHandle {
+        self.simulation
+            .disk(self.host, Path::new(&format!("/disk{which}")))
+    }
+
+    /// Begins something on the node.
+    fn begins<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Outcome<T> {
+        let outcome = Outcome::default();
+        let put = outcome.clone();
+        self.simulation.start(self.host, move || async move {
+            let result = work.await;
+            *put.borrow_mut() = Some(result);
+        });
+        outcome
+    }
+
+    fn does<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
+        let outcome = self.begins(work);
+        self.simulation.run_for(Duration::from_secs(10));
+        outcome.take().expect("it has ended")
+    }
+
+    fn moves(&self, to: u128) -> Outcome<Result<(), CopyError>> {
+        let node = self.node();
+        self.begins(async move { node.move_copy(chunk(), DISK + to).await })
+    }
+
+    fn has_moved(&self, to: u128) -> Result<(), CopyError> {
+        let outcome = self.moves(to);
+        self.simulation.run_for(Duration::from_secs(10));
+        outcome.take().expect("it has ended")
+    }
+
+    fn as_client<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Client) -> F + 'static) {
+        let client = self.simulation.add_host("client");
+        let (host, done) = (self.host, Outcome::default());
+        let put = done.clone();
+        self.simulation.start(client, move || async move {
+            work(Client::connect(host, 0, 1).await.unwrap()).await;
+            *put.borrow_mut() = Some(());
+        });
+        self.simulation.run_for(Duration::from_secs(30));
+        done.take().expect("the client has not finished");
+    }
+
+    /// All that was written is there; `last` is what the first blocks hold.
+    fn has_all(&self, last: u64) {
+        let life = self.life;
+        self.as_client(move |client| async move {
+            for (number, lba) in (1..).zip(WRITTEN) {
+                let number = if lba == WRITTEN[0] { last } else { number };
+                let found = client.read_until_done(life, lba).await;
+                assert!(
+                    found == crate::expected(number),
+                    "blocks {lba} are not those of {number}"
+                );
+            }
+            for lba in [ZEROED, NEVER] {
+                let found = client.read_until_done(life, lba).await;
+                assert!(found.iter().all(|byte| *byte == 0), "blocks {lba} are not zeros");
+            }
+        });
+    }
+
+    fn cut_power(&self) {
+        *self.node.borrow_mut() = None;
+        self.simulation.power_off(self.host);
+        self.simulation.run_for(Duration::from_secs(1));
+    }
+
+    /// The disks on which the copy is, by each of them alone; a node with these would use it.
+    fn found(&self) -> Vec<u128> {
+        [1, 2].into_iter().filter(|which| self.is_on(*which)).collect()
+    }
+
+    fn is_on(&self, which: u128) -> bool {
+        let disks = [disk(which)];
+        let found = self.does(async move { inventory(CLUSTER, &disks).await.unwrap() });
+        self.simulation.power_off(self.host);
+        self.simulation.run_for(Duration::from_secs(1));
+        !found.copies.is_empty()
+    }
+
+    fn free_bytes(&self) -> Vec<u64> {
+        self.node().disks().iter().map(|disk| disk.free_bytes).collect()
+    }
+}
+
+#[test]
+fn a_copy_moves_there_and_back_and_is_found_where_it_is() {
+    let mut machine = Machine::with_copy(1);
+    let before = machine.free_bytes();
+    machine.has_moved(2).unwrap();
+    let after = machine.free_bytes();
+    assert!(
+        after[0] > before[0] && after[1] < before[1],
+        "{before:?} {after:?}"
+    );
+    // It is there: nothing happens.
+    machine.has_moved(2).unwrap();
+    machine.has_all(1);
+    let life = machine.life;
+    machine.as_client(move |client| async move { client.write_until_done(life, WRITTEN[0], 77).await });
+    machine.has_moved(1).unwrap();
+    assert_eq!(machine.free_bytes(), before);
+    machine.has_moved(2).unwrap();
+    machine.cut_power();
+    assert_eq!(machine.found(), [2]);
+    machine.start(&[1, 2]);
+    machine.serve();
+    machine.has_all(77);
+}
+
+#[test]
+fn what_cannot_move_stays_and_says_why() {
+    let machine = Machine::with_copy(2);
+    let no_disk = machine.has_moved(3);
+    assert!(
+        matches!(no_disk, Err(CopyError::NoSuchDisk { .. })),
+        "{no_disk:?}"
+    );
+    let node = machine.node();
+    let none = machine.does(async move {
+        let other = from_chunk(Chunk {
+            volume: VOLUME,
+            index: 1,
+        });
+        node.move_copy(other, DISK + 2).await
+    });
+    assert!(matches!(none, Err(CopyError::NoSuchCopy { .. })), "{none:?}");
+    machine.device(2).set_limit_bytes(1 << 20);
+    let no_room = machine.has_moved(2);
+    assert!(no_room.is_err(), "{no_room:?}");
+    machine.device(2).set_limit_bytes(u64::MAX);
+    let life = machine.life;
+    machine.as_client(move |client| async move {
+        for step in [
+            NativeOperation::Cut(SnapshotId(1)),
+            NativeOperation::Release(SnapshotId(1)),
+        ] {
+            let (status, _) = client.run(step, life, 0, 0, Data::None).await;
+            assert_eq!(status, Status::Done);
+        }
+    });
+    let shares = machine.has_moved(2);
+    assert!(matches!(shares, Err(CopyError::Shares { .. })), "{shares:?}");
+    machine.has_all(1);
+}
+
+#[test]
+fn a_copy_that_is_deleted_while_it_moves_is_on_no_disk() {
+    let machine = Machine::with_copy(3);
+    let moves = machine.moves(2);
+    let node = machine.node();
+    let deleted = machine.does(async move { node.delete_copy(chunk(), Epoch(100)).await });
+    assert!(deleted);
+    assert!(moves.take().expect("it has ended").is_err());
+    machine.cut_power();
+    assert_eq!(machine.found(), []);
+}
+
+/// The writes and syncs that a move takes of each disk, beside what the node does by itself.
+fn operations_of_a_move() -> [(u64, u64); 2] {
+    let machine = Machine::with_copy(4);
+    let count = || [1, 2].map(|which| machine.device(which).operations());
+    let first = count();
+    machine.has_moved(2).unwrap();
+    let last = count();
+    [0, 1].map(|at| (first[at], last[at]))
+}
+
+#[test]
+fn wherever_the_power_is_cut_the_copy_is_on_one_disk_with_all_that_was_written() {
+    let mut moved = [0, 0];
+    for (which, (first, last)) in [1, 2].into_iter().zip(operations_of_a_move()) {
+        assert!(last > first, "nothing is written to disk {which}");
+        for at in first..=last {
+            let mut machine = Machine::with_copy(4);
+            machine.device(which).cut_power_at(at);
+            let outcome = machine.moves(2);
+            machine.simulation.run_for(Duration::from_secs(10));
+            let has_ended = matches!(outcome.take(), Some(Ok(())));
+            machine.cut_power();
+            machine.start(if at % 2 == 0 { &[1, 2] } else { &[2, 1] });
+            machine.serve();
+            machine.has_all(1);
+            machine.cut_power();
+            let found = machine.found();
+            assert_eq!(found.len(), 1, "disk {which}, cut at {at}: {found:?}");
+            assert!(
+                !has_ended || found == [2],
+                "disk {which}, cut at {at}: it is not where it moved"
+            );
+            moved[found[0] as usize - 1] += 1;
+        }
+    }
+    assert!(
+        moved[0] > 2 && moved[1] > 2,
+        "the power is cut before and after: {moved:?}"
+    );
+}
+
+#[test]
+fn whichever_disk_fails_the_copy_is_where_it_was_or_takes_no_further_part() {
+    for (which, writes) in [(1, false), (1, true), (2, false), (2, true)] {
+        for after in 0..40 {
+            let mut machine = Machine::with_copy(5);
+            let outcome = machine.moves(2);
+            machine.simulation.run_for(Duration::from_micros(after * 200));
+            let ended_before = outcome.borrow().is_some();
+            match writes {
+                true => machine.device(which).fail_writes(true),
+                false => machine.device(which).fail_syncs(true),
+            }
+            machine.simulation.run_for(Duration::from_secs(10));
+            let outcome = outcome.take().expect("it has ended");
+            machine.device(which).fail_writes(false);
+            machine.device(which).fail_syncs(false);
+            machine.cut_power();
+            machine.start(&[1, 2]);
+            machine.serve();
+            machine.has_all(1);
+            machine.cut_power();
+            let found = machine.found();
+            assert_eq!(found.len(), 1, "disk {which} fails after {after}: {outcome:?}");
+            let is_moved = found == [2];
+            assert!(
+                outcome.is_err() || is_moved,
+                "disk {which} fails after {after}: it was said to have moved"
+            );
+            assert!(!ended_before || outcome.is_ok());
+        }
+    }
+}
+
+/// The disk on which it was is away when the crash has left both, and comes back with what is old by then.
+#[test]
+fn of_two_that_a_crash_has_left_the_one_that_took_part_since_is_used() {
+    let [(first, last), _] = operations_of_a_move();
+    let mut left_both = 0;
+    for at in first..=last {
+        for stays in [1, 2] {
+            let mut machine = Machine::with_copy(4);
+            machine.device(1).cut_power_at(at);
+            let _ = machine.moves(2);
+            machine.simulation.run_for(Duration::from_secs(10));
+            machine.cut_power();
+            if machine.found() != [1, 2] {
+                continue;
+            }
+            left_both += 1;
+            machine.start(&[stays]);
+            machine.serve();
+            let life = machine.life;
+            machine
+                .as_client(move |client| async move { client.write_until_done(life, WRITTEN[0], 55).await });
+            machine.cut_power();
+            machine.start(&[1, 2]);
+            machine.serve();
+            machine.has_all(55);
+            machine.cut_power();
+            machine.start(&[2, 1]);
+            machine.serve();
+            machine.has_all(55);
+        }
+    }
+    assert!(left_both > 0, "no cut leaves both");
+}
