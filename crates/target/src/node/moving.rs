@@ -41,6 +41,12 @@ struct Move {
     is_unwanted: Cell<bool>,
 }
 
+impl Move {
+    fn take_written(&self) -> BTreeSet<u32> {
+        self.written.take()
+    }
+}
+
 /// See the module.
 pub(super) struct Moves {
     /// One copy moves at a time.
@@ -141,7 +147,7 @@ impl Node {
     /// What has waited is done, in its order and before anything that comes of it.
     fn go_on(&self, chunk: ChunkId, moving: &Move) {
         *self.moves.moving.borrow_mut() = None;
-        let waiting = std::mem::take(&mut *moving.waiting.borrow_mut());
+        let waiting = moving.waiting.take();
         let was_pumping = self.pumping.replace(true);
         let is_stopped = self.copies.is_stopped(chunk);
         for output in waiting {
@@ -179,7 +185,7 @@ impl Node {
             if moving.written.borrow().len() <= UNITS_FEW {
                 break;
             }
-            for unit in std::mem::take(&mut *moving.written.borrow_mut()) {
+            for unit in moving.take_written() {
                 self.copy_gently(relocation, moving, blocks_of(unit), true)
                     .await?;
             }
@@ -200,7 +206,7 @@ impl Node {
             time::sleep(LOOK).await;
         }
         relocation.settle(&self.copies).await?;
-        for unit in std::mem::take(&mut *moving.written.borrow_mut()) {
+        for unit in moving.take_written() {
             relocation.copy_blocks(blocks_of(unit), true).await?;
         }
         if moving.is_unwanted.get() {

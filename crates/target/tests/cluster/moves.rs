@@ -1,7 +1,7 @@
 //! A copy moves to another disk of its node: the power is cut at each write and sync of either disk, each of them fails, and whatever happens the
 //! copy is on one disk, with all that was written.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use agentlink::{Chunk, Configuration};
 use bdev::Data;
 use fabrics::target::{Options, Target, serve};
-use foundation::{ByteCount, Epoch};
+use foundation::{ByteCount, Epoch, Random};
+use reactor::BufferPool;
 use reactor::sim::disk::DiskHandle;
 use reactor::sim::{Host, Simulation};
 use target::node::{CopyError, DiskConfig, Identity, Node, Trust, from_chunk, inventory, to_config};
@@ -43,7 +44,7 @@ fn alone() -> Geometry {
 fn disk(which: u128) -> DiskConfig {
     DiskConfig {
         path: PathBuf::from(format!("/disk{which}")),
-        size: Some(ByteCount(32 << 20)),
+        size: Some(ByteCount(96 << 20)),
         new_uuid: DISK + which,
         force: false,
         trust: Trust::Always,
@@ -63,6 +64,22 @@ type Outcome<T> = Rc<RefCell<Option<T>>>;
 impl Machine {
     /// A node whose only copy is on disk 1, with something in it.
     fn with_copy(seed: u64) -> Self {
+        let machine = Self::with_empty(seed, alone());
+        let life = machine.life;
+        machine.as_client(move |client| async move {
+            for (number, lba) in (1..).zip(WRITTEN) {
+                client.write_until_done(life, lba, number).await;
+            }
+            client.write_until_done(life, ZEROED, 9).await;
+            let operation = NativeOperation::Deallocate { fua: false };
+            let (status, _) = client.run(operation, life, ZEROED, 2, Data::None).await;
+            assert_eq!(status, Status::Done);
+        });
+        machine
+    }
+
+    /// The same with nothing in it.
+    fn with_empty(seed: u64, geometry: Geometry) -> Self {
         let simulation = Simulation::new(seed);
         let host = simulation.add_host("node");
         let mut machine = Self {
@@ -74,20 +91,10 @@ impl Machine {
         machine.start(&[1, 2]);
         let node = machine.node();
         machine.does(async move {
-            let made = node.create_copy(chunk(), alone(), (DISK + 1, true)).await;
+            let made = node.create_copy(chunk(), geometry, (DISK + 1, true)).await;
             made.unwrap();
         });
         machine.serve();
-        let life = machine.life;
-        machine.as_client(move |client| async move {
-            for (number, lba) in (1..).zip(WRITTEN) {
-                client.write_until_done(life, lba, number).await;
-            }
-            client.write_until_done(life, ZEROED, 9).await;
-            let (operation, none) = (NativeOperation::Deallocate { fua: false }, Data::None);
-            let (status, _) = client.run(operation, life, ZEROED, 2, none).await;
-            assert_eq!(status, Status::Done);
-        });
         machine
     }
 
@@ -240,6 +247,117 @@ fn a_copy_moves_there_and_back_and_is_found_where_it_is() {
     machine.start(&[1, 2]);
     machine.serve();
     machine.has_all(77);
+}
+
+/// Blocks of a chunk that takes a while to be copied, and of one write to it.
+const LARGE_BLOCKS: u32 = 8192;
+const PART_BLOCKS: u32 = 64;
+
+/// Bytes that say which write they are of.
+fn numbered(number: u64, blocks: u32) -> Data {
+    let mut buffer = BufferPool::current()
+        .try_allocate(blocks as usize * 4096)
+        .unwrap();
+    for word in buffer.chunks_exact_mut(8) {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    Data::From(buffer.freeze())
+}
+
+/// What each block of the large chunk holds.
+type Numbers = Rc<RefCell<Vec<u64>>>;
+
+/// Writes one block after the other, anywhere, until it is over.
+async fn scribble(client: Client, life: u64, seed: u64, numbers: Numbers, over: Rc<Cell<bool>>) {
+    let mut random = Random::from_seed(seed);
+    for count in 1.. {
+        if over.get() {
+            return;
+        }
+        // Each in blocks of its own.
+        let block = random.below(u64::from(LARGE_BLOCKS) / SCRIBBLERS) * SCRIBBLERS + seed % SCRIBBLERS;
+        let (mut operation, mut number) = (NativeOperation::Write { fua: false }, count * 100 + seed);
+        if random.below(8) == 0 {
+            (operation, number) = (NativeOperation::Deallocate { fua: false }, 0);
+        }
+        let data = if number > 0 {
+            numbered(number, 1)
+        } else {
+            Data::None
+        };
+        let (status, _) = client.run(operation, life, block, 1, data).await;
+        assert_eq!(status, Status::Done);
+        numbers.borrow_mut()[block as usize] = number;
+    }
+}
+
+const SCRIBBLERS: u64 = 4;
+
+impl Machine {
+    fn holds(&self, numbers: Numbers) {
+        let life = self.life;
+        self.as_client(move |client| async move {
+            for first in (0..LARGE_BLOCKS).step_by(PART_BLOCKS as usize) {
+                let length = PART_BLOCKS as usize * 4096;
+                let room = Data::Into(BufferPool::current().try_allocate(length).unwrap());
+                let read = client.run(NativeOperation::Read, life, first.into(), PART_BLOCKS, room);
+                let (status, data) = read.await;
+                assert_eq!(status, Status::Done);
+                for (block, bytes) in (first..).zip(data.into_read().chunks_exact(4096)) {
+                    let number = numbers.borrow()[block as usize];
+                    let is_right = bytes.chunks_exact(8).all(|word| word == number.to_le_bytes());
+                    assert!(is_right, "block {block} is not that of write {number}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_written_while_a_copy_moves_is_in_it() {
+    for seed in 0..6 {
+        let shape = Geometry {
+            chunk_blocks: LARGE_BLOCKS,
+            region_blocks: 1024,
+            ..alone()
+        };
+        let mut machine = Machine::with_empty(seed, shape);
+        let numbers: Numbers = Rc::new(RefCell::new(vec![1; LARGE_BLOCKS as usize]));
+        let life = machine.life;
+        machine.as_client(move |client| async move {
+            for first in (0..LARGE_BLOCKS).step_by(PART_BLOCKS as usize) {
+                let (operation, data) = (NativeOperation::Write { fua: false }, numbered(1, PART_BLOCKS));
+                let (status, _) = client.run(operation, life, first.into(), PART_BLOCKS, data).await;
+                assert_eq!(status, Status::Done);
+            }
+        });
+        for which in [1, 2] {
+            let slow = Duration::from_micros(300 * (1 + seed % 3));
+            machine.device(which).set_latency(slow / 3, slow);
+        }
+        let over = Rc::new(Cell::new(false));
+        for scribbler in 0..SCRIBBLERS {
+            let (host, over, numbers) = (machine.host, over.clone(), numbers.clone());
+            let client = machine.simulation.add_host("scribbler");
+            machine.simulation.start(client, move || async move {
+                let client = Client::connect_as(90 + scribbler, host, 0, 1).await.unwrap();
+                scribble(client, life, scribbler, numbers, over).await;
+            });
+        }
+        machine.simulation.run_for(Duration::from_millis(200));
+        for to in [2, 1, 2] {
+            machine.has_moved(to).unwrap();
+        }
+        over.set(true);
+        machine.simulation.run_for(Duration::from_secs(1));
+        let written = numbers.borrow().iter().filter(|number| **number != 1).count();
+        assert!(written > 1000, "hardly anything was written: {written}");
+        machine.holds(numbers.clone());
+        machine.cut_power();
+        machine.start(&[1, 2]);
+        machine.serve();
+        machine.holds(numbers);
+    }
 }
 
 #[test]
