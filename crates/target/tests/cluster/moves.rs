@@ -315,7 +315,7 @@ impl Machine {
 
 #[test]
 fn what_is_written_while_a_copy_moves_is_in_it() {
-    for seed in 0..6 {
+    for seed in 0..4 {
         let shape = Geometry {
             chunk_blocks: LARGE_BLOCKS,
             region_blocks: 1024,
@@ -332,8 +332,11 @@ fn what_is_written_while_a_copy_moves_is_in_it() {
             }
         });
         for which in [1, 2] {
-            let slow = Duration::from_micros(300 * (1 + seed % 3));
-            machine.device(which).set_latency(slow / 3, slow);
+            // In every other story one write may take longer than many others.
+            let slow = Duration::from_micros(if seed % 2 == 0 { 600 } else { 4000 });
+            machine
+                .device(which)
+                .set_latency(Duration::from_micros(100), slow);
         }
         let over = Rc::new(Cell::new(false));
         for scribbler in 0..SCRIBBLERS {
