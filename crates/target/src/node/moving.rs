@@ -21,7 +21,7 @@ const PIECE_BLOCKS: u32 = 256;
 const UNIT_BLOCKS: u32 = 64;
 /// With so few units left the copy is frozen.
 const UNITS_FEW: usize = 64;
-/// So often what was written meanwhile is copied again until they are so few; with more than so many left then it is given up.
+/// So often at most what was written meanwhile is copied again until they are so few; with more than so many left then it is given up.
 const ROUNDS: u32 = 8;
 const UNITS_MANY: usize = 1024;
 /// Writes that are under way may take so long until they end, while others wait.
@@ -181,10 +181,14 @@ impl Node {
         for piece in relocation.pieces(PIECE_BLOCKS) {
             self.copy_gently(relocation, moving, piece, false).await?;
         }
+        let mut before = usize::MAX;
         for _ in 0..ROUNDS {
-            if moving.written.borrow().len() <= UNITS_FEW {
+            let left = moving.written.borrow().len();
+            // Where a round leaves hardly less than the one before, the next would, too.
+            if left <= UNITS_FEW || left >= before / 4 * 3 {
                 break;
             }
+            before = left;
             for unit in moving.take_written() {
                 self.copy_gently(relocation, moving, blocks_of(unit), true)
                     .await?;
