@@ -364,6 +364,30 @@ fn what_is_written_while_a_copy_moves_is_in_it() {
 }
 
 #[test]
+fn a_write_that_is_under_way_ends_before_the_copy_has_moved() {
+    let machine = Machine::with_copy(6);
+    let life = machine.life;
+    let long = Duration::from_millis(500);
+    machine.device(1).set_latency(long, long);
+    let (client, host) = (machine.simulation.add_host("client"), machine.host);
+    machine.simulation.start(client, move || async move {
+        let client = Client::connect(host, 0, 1).await.unwrap();
+        client.write_until_done(life, WRITTEN[0], 66).await;
+    });
+    machine.simulation.run_for(Duration::from_millis(100));
+    // Whatever is asked of the disk from now on is done at once.
+    machine
+        .device(1)
+        .set_latency(Duration::ZERO, Duration::from_micros(10));
+    let moves = machine.moves(2);
+    machine.simulation.run_for(Duration::from_millis(200));
+    assert!(moves.borrow().is_none(), "it waits for the write");
+    machine.simulation.run_for(Duration::from_secs(5));
+    moves.take().expect("it has ended").unwrap();
+    machine.has_all(66);
+}
+
+#[test]
 fn what_cannot_move_stays_and_says_why() {
     let machine = Machine::with_copy(2);
     let no_disk = machine.has_moved(3);
