@@ -10,6 +10,7 @@ mod clean_end;
 mod clones;
 mod cluster;
 mod data_path;
+mod disk_moves;
 mod ends;
 mod export;
 mod force;

@@ -401,6 +401,10 @@ async fn move_copy(node: Rc<Node>, chunk: agentlink::Chunk, disk: u128) {
     if let Err(error) = &moved {
         tracing::warn!(?chunk, disk = format!("{disk:032x}"), %error, "a copy does not move to another disk");
     }
+    if let Err(CopyError::MayStay { .. }) = &moved {
+        // It may be on either disk: the next life finds out, and is told again.
+        return;
+    }
     let why = moved.err().map(|error| error.to_string());
     node.tell(FromTarget::Moved { chunk, disk, why });
 }
