@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use control::configuration::Proposal;
 use control::{
-    Chunk, ChunkId, ControlError, Controller, CreateVolume, Disk, DiskId, DiskMoveStatus, DiskReport,
-    DiskState, Heartbeat, Incarnation, MemoryStore, MovedCopy, NodeId, Rack, Registration, Settings, Uuid,
-    Volume, VolumeState,
+    Chunk, ChunkId, ControlError, Controller, CopyState, CreateVolume, Disk, DiskId, DiskMoveStatus,
+    DiskReport, DiskState, Heartbeat, Incarnation, MemoryStore, MovedCopy, NodeId, Rack, Registration,
+    Settings, Uuid, Volume, VolumeState, WriterToken,
 };
-use foundation::{ByteCount, Instant};
+use foundation::{ByteCount, Epoch, Instant};
 
 /// The racks of the nodes, where they have none.
 const NONE: [Option<u128>; 3] = [None; 3];
@@ -67,8 +67,13 @@ pub(crate) struct Node {
     doubts: bool,
     /// It moves copies between its disks.
     pub(crate) moves: bool,
+    /// It names its copies with the next heartbeat, and says how these are.
+    names_copies: bool,
+    described: Vec<ChunkId>,
     /// It cannot move any.
     pub(crate) refuses: bool,
+    /// It moves them for ever.
+    pub(crate) stands: bool,
     /// The copies that it is moving, where to, and since when.
     pub(crate) moving: BTreeMap<ChunkId, (DiskId, Instant)>,
     /// What came of them, until masters want it no more.
@@ -87,6 +92,19 @@ impl Node {
         }
     }
 
+    /// How a copy is of which no configuration is known: as the masters have it.
+    fn copy_state(&self, id: ChunkId) -> Option<CopyState> {
+        let (disk, _) = *self.copies.get(&id)?;
+        Some(CopyState {
+            disk,
+            sealed: Epoch(0),
+            configuration: None,
+            flushed: Epoch(0),
+            told: None,
+            token: WriterToken(0),
+        })
+    }
+
     /// Its target begins what is new, and has moved what it has begun before.
     fn take_wishes(&mut self, wishes: &[(ChunkId, DiskId)], now: Instant) {
         self.moved
@@ -98,7 +116,7 @@ impl Node {
             }
         }
         let done = self.moving.iter();
-        let done = done.filter(|(_, (_, since))| now.since(*since) >= MOVING);
+        let done = done.filter(|(_, (_, since))| !self.stands && now.since(*since) >= MOVING);
         for (chunk, disk) in done.map(|(id, (to, _))| (*id, *to)).collect::<Vec<_>>() {
             self.moving.remove(&chunk);
             let copy = self.copies.get_mut(&chunk);
@@ -165,6 +183,9 @@ impl<'a> Cluster<'a> {
                     doubts: true,
                     moves: false,
                     refuses: false,
+                    stands: false,
+                    names_copies: true,
+                    described: Vec::new(),
                     moving: BTreeMap::new(),
                     moved: Vec::new(),
                 },
@@ -188,6 +209,12 @@ impl<'a> Cluster<'a> {
         assert_eq!(cluster.master.volumes().unwrap()[0].state, VolumeState::Ready);
         (cluster.most_lacking, cluster.fewest_in_sync) = (0, usize::MAX);
         cluster
+    }
+
+    /// A master leads on another store.
+    pub(crate) fn restore(&mut self, store: &'a MemoryStore) {
+        self.store = store;
+        self.succeed();
     }
 
     /// Another master leads.
@@ -260,9 +287,19 @@ impl<'a> Cluster<'a> {
                 moves_disks: known.moves,
                 moved_copies: known.moved.clone(),
                 removed_copies: known.deleted.iter().copied().collect(),
+                names_copies: known.names_copies,
+                copies: match known.names_copies {
+                    true => known.copies.keys().copied().collect(),
+                    false => Vec::new(),
+                },
                 ..crate::silent(self.master.cluster(), node(number))
             };
             let answer = self.master.heartbeat(&heartbeat, self.now).unwrap();
+            known.names_copies = answer.name_copies;
+            let described = std::mem::replace(&mut known.described, answer.describe);
+            let described = described.into_iter().map(|id| (id, known.copy_state(id)));
+            self.master
+                .note_copies(node(number), Incarnation(known.life), described.collect());
             known
                 .deleted
                 .retain(|id| answer.remove_copies.iter().any(|removal| removal.0 == *id));
@@ -294,6 +331,10 @@ impl<'a> Cluster<'a> {
 
     /// What is promised is what the places take, and what moves takes where it goes; a node moves one copy at a time.
     fn check_promises(&self) {
+        // They count anew when they know what nodes have done since a backup.
+        if self.master.restored().unwrap().is_some() {
+            return;
+        }
         let mut taken: BTreeMap<DiskId, u64> = BTreeMap::new();
         let chunks = self.chunks();
         for copy in chunks.iter().flat_map(|(_, chunk)| &chunk.copies) {
