@@ -25,9 +25,11 @@ use crate::wire::{
 };
 
 mod exporting;
+mod moving;
 mod tombstones;
 
 use exporting::Exporting;
+use moving::Moving;
 use tombstones::Tombstones;
 
 /// Answers that wait to be looked at; each call under way has one.
@@ -83,6 +85,9 @@ pub(crate) struct Life {
     wanted: BTreeMap<Chunk, u128>,
     /// Copies that the masters have no place for any more, and that are gone.
     deleted: BTreeSet<Chunk>,
+    moving: Moving,
+    /// The target moves copies between its disks.
+    moves_disks: bool,
     /// When all copies are to be named to the masters again.
     name_copies_at: Instant,
     /// Volumes being prepared: the chunks of which this node shall have a copy.
@@ -177,6 +182,8 @@ impl Life {
             kinds: BTreeMap::new(),
             wanted: BTreeMap::new(),
             deleted: BTreeSet::new(),
+            moving: Moving::default(),
+            moves_disks: hello.kinds >= ToTarget::KINDS_OF_MOVES,
             name_copies_at: Instant::now(),
             preparing: BTreeMap::new(),
             growing: BTreeMap::new(),
@@ -247,6 +254,8 @@ impl Life {
             },
             names_copies,
             removed_copies: self.deleted.iter().map(chunk_id).collect(),
+            moved_copies: self.moving.answers(),
+            knows_disk_moves: self.moves_disks,
             snapshots: self.snapshots.iter().map(snapshot_id).collect(),
             complete_snapshots: self.keeping.version(),
             kept_copies: self.keeping.kept(),
@@ -418,6 +427,12 @@ impl Life {
         self.deleted.retain(|chunk| removals.contains_key(chunk));
         for (&chunk, &epoch) in &removals {
             self.delete_copy(chunk, epoch, link).await;
+        }
+        // One that was told to a target of a later release waits for the next such.
+        if self.moves_disks {
+            for message in self.moving.learn(&answer.move_copies) {
+                let _ = link.send.send(message);
+            }
         }
         if !answer.remove_snapshots.is_empty() {
             let removed = answer.remove_snapshots.iter().map(|id| (id.volume, id.number));
@@ -676,6 +691,7 @@ impl Life {
             FromTarget::Differing(chunks) => self.usage.copies_differ(chunks),
             FromTarget::Release(release) => self.usage.release(release),
             FromTarget::SyncWrites(volumes) => self.syncing = volumes,
+            FromTarget::Moved { chunk, disk, why } => self.moving.moved(chunk, disk, why),
         }
     }
 }

@@ -8,6 +8,8 @@ mod chunks;
 pub(crate) mod clones;
 pub(crate) mod damage;
 pub(crate) mod data_keys;
+mod disk_balance;
+pub(crate) mod disk_moves;
 pub(crate) mod drain;
 mod dues;
 pub(crate) mod exports;
@@ -55,6 +57,7 @@ use balance::Balancer;
 use care::Care;
 use changes::ChangeLog;
 use damage::Damages;
+use disk_moves::DiskMoves;
 use force::Inquiries;
 use health::Health;
 use leases::LeaseClock;
@@ -95,6 +98,8 @@ pub struct Controller<S> {
     /// The nodes' records, and the store's revision at which they were so.
     nodes_known: RefCell<Option<(u64, BTreeMap<NodeId, Node>)>>,
     balancer: Balancer,
+    /// Copies that move between the disks of their nodes.
+    disk_moves: DiskMoves,
     /// How fast copies are moved and made.
     pace: Pace,
     snapshots: Snapshots,
@@ -129,6 +134,8 @@ struct Heard {
     reserves: bool,
     /// It uses no copy on a disk that was away before it has asked.
     doubts: bool,
+    /// Its target moves copies between its disks.
+    moves_disks: bool,
     /// The volumes of which its target acknowledges no write before it is durable; none if it does not know such.
     syncs: Option<BTreeSet<VolumeNumber>>,
     /// Which copies of snapshots it has beside copies of chunks in sync, by the list of complete ones of that version.
@@ -188,6 +195,7 @@ impl<S: MetadataStore> Controller<S> {
             exported: None,
             nodes_known: RefCell::default(),
             balancer: Balancer::default(),
+            disk_moves: DiskMoves::default(),
             pace: Pace::default(),
             snapshots: Snapshots::default(),
             data_keys_turned: None,
@@ -313,6 +321,7 @@ impl<S: MetadataStore> Controller<S> {
                 self.changes.committed(previous, revision, transaction);
                 for operation in &transaction.operations {
                     self.snapshots.committed(operation)?;
+                    self.disk_moves.committed(operation)?;
                     let (Operation::Put { key, .. } | Operation::Delete { key }) = operation;
                     let Some(id) = keys::parse_chunk(key) else {
                         continue;

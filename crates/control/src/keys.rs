@@ -23,6 +23,8 @@ pub(crate) const DISK_RESTORES: &[u8] = b"disk-restore/";
 /// Nodes that were removed.
 pub(crate) const REMOVED: &[u8] = b"removed/";
 pub(crate) const MOVES: &[u8] = b"move/";
+/// Copies that move between the disks of their nodes.
+pub(crate) const DISK_MOVES: &[u8] = b"disk-move/";
 /// There while the masters are not to even out nodes by themselves.
 pub(crate) const REBALANCE_STOPPED: &[u8] = b"rebalance-stopped";
 pub(crate) const JOIN_TOKENS: &[u8] = b"join-token/";
@@ -124,6 +126,20 @@ pub(crate) fn chunks_of(number: VolumeNumber, first_chunk: u32) -> (Vec<u8>, Vec
 /// The copy of this chunk that is being moved.
 pub(crate) fn moving(chunk: ChunkId) -> Vec<u8> {
     join(&[MOVES, &chunk.volume.0.to_be_bytes(), &chunk.index.to_be_bytes()])
+}
+
+/// The copy of this chunk that is being moved to another disk of its node.
+pub(crate) fn disk_move(chunk: ChunkId) -> Vec<u8> {
+    join(&[
+        DISK_MOVES,
+        &chunk.volume.0.to_be_bytes(),
+        &chunk.index.to_be_bytes(),
+    ])
+}
+
+/// The chunk that a key of [`DISK_MOVES`] names.
+pub(crate) fn parse_disk_move(key: &[u8]) -> Option<ChunkId> {
+    chunk_behind(DISK_MOVES, key)
 }
 
 /// The chunk that a key names.

@@ -38,6 +38,7 @@ pub use controller::changes::{Changes, Scope};
 pub use controller::clones::{Flattening, OriginView};
 pub use controller::damage::{Damage, Scrub, Told};
 pub use controller::data_keys::DataPathProof;
+pub use controller::disk_moves::{DiskMoveStatus, MovedCopy};
 pub use controller::drain::Drained;
 pub use controller::exports::{Export, ExportVolume, PORTALS_MAX};
 pub use controller::force::{CopyFound, CopyState, FORCED_MAX, ForcedCopy, ShownCopy, Unserved, Worth};
@@ -62,9 +63,9 @@ pub use identity::{
 };
 pub use memory_store::MemoryStore;
 pub use model::{
-    Chunk, ClusterRecord, Copy, DATA_KEY_BYTES, DataKeys, DataSecret, Disk, Geometry, GeometryError,
-    JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, ReservationNotice, Reservations, Snapshot,
-    SnapshotState, Volume, VolumeState, WriterLease,
+    Chunk, ClusterRecord, Copy, DATA_KEY_BYTES, DataKeys, DataSecret, Disk, DiskMove, Geometry,
+    GeometryError, JoinRole, JoinToken, Moving, Node, Origin, ReaderLease, ReservationNotice, Reservations,
+    Snapshot, SnapshotState, Volume, VolumeState, WriterLease,
 };
 pub use racks::{Rack, Spread};
 pub use record::RecordError;

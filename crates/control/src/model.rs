@@ -2,6 +2,7 @@
 
 mod chunk;
 mod data_keys;
+mod disk_move;
 mod geometry;
 mod join_token;
 mod lease;
@@ -12,6 +13,7 @@ mod volume;
 
 pub use chunk::{Chunk, Copy, Moving};
 pub use data_keys::{DATA_KEY_BYTES, DataKeys, DataSecret};
+pub use disk_move::DiskMove;
 pub use geometry::{Geometry, GeometryError};
 pub use join_token::{JoinRole, JoinToken};
 pub use lease::{ReaderLease, WriterLease};

@@ -10,6 +10,7 @@ mod clones;
 mod cuts;
 mod damage;
 mod data_keys;
+mod disk_moves;
 mod disks;
 mod exports;
 mod force;
@@ -39,6 +40,8 @@ fn silent(cluster: ClusterId, node: NodeId) -> Heartbeat {
         copies: Vec::new(),
         names_copies: false,
         removed_copies: Vec::new(),
+        moved_copies: Vec::new(),
+        moves_disks: false,
         flattening: Vec::new(),
         reserves: true,
         doubts: true,

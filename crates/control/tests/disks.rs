@@ -6,24 +6,27 @@ use std::time::Duration;
 
 use control::configuration::Proposal;
 use control::{
-    Chunk, ChunkId, ControlError, Controller, CreateVolume, Disk, DiskId, DiskReport, DiskState, Heartbeat,
-    Incarnation, MemoryStore, NodeId, Rack, Registration, Settings, Uuid, VolumeState,
+    Chunk, ChunkId, ControlError, Controller, CopyState, CreateVolume, Disk, DiskId, DiskMoveStatus,
+    DiskReport, DiskState, Heartbeat, Incarnation, MemoryStore, MovedCopy, NodeId, Rack, Registration,
+    Settings, Uuid, Volume, VolumeState, WriterToken,
 };
-use foundation::{ByteCount, Instant};
+use foundation::{ByteCount, Epoch, Instant};
 
 /// The racks of the nodes, where they have none.
 const NONE: [Option<u128>; 3] = [None; 3];
-const CHUNKS: u64 = 200;
-const CHUNK: ByteCount = ByteCount(16 << 20);
+pub(crate) const CHUNKS: u64 = 200;
+pub(crate) const CHUNK: ByteCount = ByteCount(16 << 20);
+/// How long it takes to move a copy to another disk.
+const MOVING: Duration = Duration::from_millis(500);
 /// How long it takes to fill a copy.
 const FILLING: Duration = Duration::from_secs(3);
 
-fn node(number: u128) -> NodeId {
+pub(crate) fn node(number: u128) -> NodeId {
     NodeId(Uuid(number))
 }
 
-/// The first or second disk of a node.
-fn disk(number: u128, which: u128) -> DiskId {
+/// The first, second or third disk of a node.
+pub(crate) fn disk(number: u128, which: u128) -> DiskId {
     DiskId(Uuid(number * 10 + which))
 }
 
@@ -39,30 +42,105 @@ fn described(id: DiskId, smaller: Option<(DiskId, ByteCount)>) -> Disk {
     }
 }
 
+fn settings() -> Settings {
+    Settings {
+        rebuild_after: Duration::from_secs(8),
+        rebuilds_per_node: 4,
+        ..Settings::default()
+    }
+}
+
 /// A node as a master sees it.
-struct Node {
+pub(crate) struct Node {
     life: u64,
     rack: Option<Rack>,
-    disks: Vec<DiskId>,
+    pub(crate) disks: Vec<DiskId>,
     /// The copies that it has, on which disk, and since when.
-    copies: BTreeMap<ChunkId, (DiskId, Instant)>,
+    pub(crate) copies: BTreeMap<ChunkId, (DiskId, Instant)>,
     /// Those that it has deleted.
     deleted: BTreeSet<ChunkId>,
     /// It waits with deletions.
     is_busy: bool,
     /// Nothing is heard of it.
-    is_away: bool,
+    pub(crate) is_away: bool,
     /// It asks about copies on disks that were away.
     doubts: bool,
+    /// It moves copies between its disks.
+    pub(crate) moves: bool,
+    /// It names its copies with the next heartbeat, and says how these are.
+    names_copies: bool,
+    described: Vec<ChunkId>,
+    /// It cannot move any.
+    pub(crate) refuses: bool,
+    /// It moves them for ever.
+    pub(crate) stands: bool,
+    /// The copies that it is moving, where to, and since when.
+    pub(crate) moving: BTreeMap<ChunkId, (DiskId, Instant)>,
+    /// What came of them, until masters want it no more.
+    pub(crate) moved: Vec<MovedCopy>,
 }
 
-struct Cluster<'a> {
-    master: Controller<&'a MemoryStore>,
-    nodes: BTreeMap<u128, Node>,
-    now: Instant,
+impl Node {
+    /// What it says when it has nothing to say.
+    pub(crate) fn silent(&self, number: u128, cluster: &Cluster<'_>) -> Heartbeat {
+        let disks = self.disks.iter();
+        Heartbeat {
+            incarnation: Incarnation(self.life),
+            ended_through: Incarnation(self.life - 1),
+            disks: disks.map(|id| described(*id, cluster.capacity)).collect(),
+            ..crate::silent(cluster.master.cluster(), node(number))
+        }
+    }
+
+    /// How a copy is of which no configuration is known: as the masters have it.
+    fn copy_state(&self, id: ChunkId) -> Option<CopyState> {
+        let (disk, _) = *self.copies.get(&id)?;
+        Some(CopyState {
+            disk,
+            sealed: Epoch(0),
+            configuration: None,
+            flushed: Epoch(0),
+            told: None,
+            token: WriterToken(0),
+        })
+    }
+
+    /// Its target begins what is new, and has moved what it has begun before.
+    fn take_wishes(&mut self, wishes: &[(ChunkId, DiskId)], now: Instant) {
+        self.moved
+            .retain(|moved| wishes.contains(&(moved.chunk, moved.disk)));
+        for &(id, to) in wishes {
+            let is_said = self.moved.iter().any(|moved| moved.chunk == id);
+            if !is_said && self.moving.get(&id).is_none_or(|moving| moving.0 != to) {
+                self.moving.insert(id, (to, now));
+            }
+        }
+        let done = self.moving.iter();
+        let done = done.filter(|(_, (_, since))| !self.stands && now.since(*since) >= MOVING);
+        for (chunk, disk) in done.map(|(id, (to, _))| (*id, *to)).collect::<Vec<_>>() {
+            self.moving.remove(&chunk);
+            let copy = self.copies.get_mut(&chunk);
+            let may = !self.refuses && self.disks.contains(&disk);
+            let why = match copy.filter(|_| may) {
+                Some(copy) => {
+                    copy.0 = disk;
+                    None
+                }
+                None => Some("it cannot be".to_owned()),
+            };
+            self.moved.push(MovedCopy { chunk, disk, why });
+        }
+    }
+}
+
+pub(crate) struct Cluster<'a> {
+    store: &'a MemoryStore,
+    pub(crate) master: Controller<&'a MemoryStore>,
+    pub(crate) nodes: BTreeMap<u128, Node>,
+    pub(crate) now: Instant,
     /// The most chunks that lacked a copy at a time, and the fewest copies in sync of any.
-    most_lacking: usize,
-    fewest_in_sync: usize,
+    pub(crate) most_lacking: usize,
+    pub(crate) fewest_in_sync: usize,
     /// Some chunk has, or had, two copies in one rack.
     is_crowded: bool,
     was_crowded: bool,
@@ -71,20 +149,16 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(store: &'a MemoryStore, minimum: u8) -> Self {
+    pub(crate) fn new(store: &'a MemoryStore, minimum: u8) -> Self {
         Self::in_racks(store, minimum, &NONE)
     }
 
     /// Nodes in these racks, numbered from 1.
     fn in_racks(store: &'a MemoryStore, minimum: u8, racks: &[Option<u128>]) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let settings = Settings {
-            rebuild_after: Duration::from_secs(8),
-            rebuilds_per_node: 4,
-            ..Settings::default()
-        };
-        let master = Controller::open(store, settings, 1, now).unwrap();
+        let master = Controller::open(store, settings(), 1, now).unwrap();
         let mut cluster = Self {
+            store,
             master,
             nodes: BTreeMap::new(),
             now,
@@ -107,6 +181,13 @@ impl<'a> Cluster<'a> {
                     is_busy: false,
                     is_away: false,
                     doubts: true,
+                    moves: false,
+                    refuses: false,
+                    stands: false,
+                    names_copies: true,
+                    described: Vec::new(),
+                    moving: BTreeMap::new(),
+                    moved: Vec::new(),
                 },
             );
             cluster.start(number, &disks);
@@ -130,8 +211,20 @@ impl<'a> Cluster<'a> {
         cluster
     }
 
+    /// A master leads on another store.
+    pub(crate) fn restore(&mut self, store: &'a MemoryStore) {
+        self.store = store;
+        self.succeed();
+    }
+
+    /// Another master leads.
+    pub(crate) fn succeed(&mut self) {
+        let seed = self.now.since(Instant::from_nanos(0)).as_millis() as u64;
+        self.master = Controller::open(self.store, settings(), seed, self.now).unwrap();
+    }
+
     /// A new life of a node, with these disks: first the end of the one before is told, with none.
-    fn start(&mut self, number: u128, disks: &[DiskId]) {
+    pub(crate) fn start(&mut self, number: u128, disks: &[DiskId]) {
         let life = self.nodes[&number].life;
         let registration = |incarnation, disks: &[DiskId]| Registration {
             cluster: None,
@@ -156,16 +249,23 @@ impl<'a> Cluster<'a> {
         node.life = answer.incarnation.0;
         node.disks = disks.to_vec();
         node.deleted.clear();
+        node.moving.clear();
+        node.moved.clear();
         node.copies.retain(|_, (disk, _)| disks.contains(disk));
     }
 
-    fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
-        let volumes = self.master.volumes().unwrap();
-        self.master.map(volumes[0].number, 0, 10_000).unwrap().1
+    pub(crate) fn chunks(&self) -> Vec<(ChunkId, Chunk)> {
+        let volumes = self.master.volumes().unwrap().into_iter();
+        let chunks = |volume: Volume| self.master.map(volume.number, 0, 10_000).unwrap().1;
+        volumes.flat_map(chunks).collect()
+    }
+
+    pub(crate) fn disk_moves(&self) -> Vec<DiskMoveStatus> {
+        self.master.balance(self.now).unwrap().disk_moves
     }
 
     /// A quarter of a second.
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.now = self.now + Duration::from_millis(250);
         let volumes = self.master.volumes().unwrap();
         for (&number, known) in self.nodes.iter_mut().filter(|(_, known)| !known.is_away) {
@@ -178,11 +278,28 @@ impl<'a> Cluster<'a> {
                     .map(|id| described(*id, self.capacity))
                     .collect(),
                 prepared: volumes.iter().map(|volume| volume.number).collect(),
+                removed: volumes
+                    .iter()
+                    .filter(|volume| volume.state == VolumeState::Deleting)
+                    .map(|volume| volume.number)
+                    .collect(),
                 doubts: known.doubts,
+                moves_disks: known.moves,
+                moved_copies: known.moved.clone(),
                 removed_copies: known.deleted.iter().copied().collect(),
+                names_copies: known.names_copies,
+                copies: match known.names_copies {
+                    true => known.copies.keys().copied().collect(),
+                    false => Vec::new(),
+                },
                 ..crate::silent(self.master.cluster(), node(number))
             };
             let answer = self.master.heartbeat(&heartbeat, self.now).unwrap();
+            known.names_copies = answer.name_copies;
+            let described = std::mem::replace(&mut known.described, answer.describe);
+            let described = described.into_iter().map(|id| (id, known.copy_state(id)));
+            self.master
+                .note_copies(node(number), Incarnation(known.life), described.collect());
             known
                 .deleted
                 .retain(|id| answer.remove_copies.iter().any(|removal| removal.0 == *id));
@@ -190,9 +307,11 @@ impl<'a> Cluster<'a> {
                 known.copies.remove(id);
                 known.deleted.insert(*id);
             }
+            known.take_wishes(&answer.move_copies, self.now);
         }
         self.master.tick(self.now).unwrap();
         self.fill();
+        self.check_promises();
         let lacking = |(_, chunk): &&(ChunkId, Chunk)| chunk.member_count() < 3;
         let chunks = self.chunks();
         self.most_lacking = self.most_lacking.max(chunks.iter().filter(lacking).count());
@@ -207,11 +326,39 @@ impl<'a> Cluster<'a> {
         self.is_crowded = chunks.iter().any(is_crowded);
         self.was_crowded |= self.is_crowded;
         let in_sync = chunks.iter().map(|(_, chunk)| chunk.member_count());
-        self.fewest_in_sync = self.fewest_in_sync.min(in_sync.min().unwrap());
+        self.fewest_in_sync = self.fewest_in_sync.min(in_sync.min().unwrap_or(usize::MAX));
+    }
+
+    /// What is promised is what the places take, and what moves takes where it goes; a node moves one copy at a time.
+    fn check_promises(&self) {
+        // They count anew when they know what nodes have done since a backup.
+        if self.master.restored().unwrap().is_some() {
+            return;
+        }
+        let mut taken: BTreeMap<DiskId, u64> = BTreeMap::new();
+        let chunks = self.chunks();
+        for copy in chunks.iter().flat_map(|(_, chunk)| &chunk.copies) {
+            *taken.entry(copy.disk).or_default() += CHUNK.0;
+        }
+        let moves = self.disk_moves();
+        for DiskMoveStatus { moving, .. } in &moves {
+            *taken.entry(moving.to).or_default() += moving.bytes.0;
+        }
+        let nodes: BTreeSet<NodeId> = moves.iter().map(|shown| shown.moving.node).collect();
+        assert_eq!(nodes.len(), moves.len(), "{moves:?}");
+        let status = self.master.status(self.now).unwrap();
+        for (known, allocated) in status.nodes.iter().flat_map(|node| &node.disks) {
+            let taken = taken.remove(&known.id).unwrap_or_default();
+            assert_eq!(*allocated, ByteCount(taken), "disk {}", known.id.0);
+        }
     }
 
     /// Nodes make what they have a place for, and write nodes take in what is there in this life.
     fn fill(&mut self) {
+        let on_their_way = self.disk_moves().into_iter();
+        let on_their_way: BTreeSet<_> = on_their_way
+            .map(|shown| (shown.chunk, shown.moving.node, shown.moving.to))
+            .collect();
         for (id, chunk) in self.chunks() {
             let mut members: BTreeMap<NodeId, Incarnation> = chunk.members().collect();
             for copy in &chunk.copies {
@@ -221,7 +368,11 @@ impl<'a> Cluster<'a> {
                 }
                 if copy.incarnation.is_none() && known.disks.contains(&copy.disk) {
                     let at = known.copies.entry(id).or_insert((copy.disk, self.now)).0;
-                    assert_eq!(at, copy.disk, "what was to be deleted passes for the new copy");
+                    // (One that has moved while nobody heard is where it was to go.)
+                    assert!(
+                        at == copy.disk || on_their_way.contains(&(id, copy.node, at)),
+                        "what was to be deleted passes for the new copy"
+                    );
                     known.deleted.remove(&id);
                 }
                 // One whose life has ended is let in in its new one, a new copy once it is full; without its disk it cannot answer.
@@ -254,14 +405,14 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    fn run(&mut self, seconds: u64) {
+    pub(crate) fn run(&mut self, seconds: u64) {
         for _ in 0..seconds * 4 {
             self.step();
         }
     }
 
     /// How many copies are placed on a disk.
-    fn placed_on(&self, disk: DiskId) -> usize {
+    pub(crate) fn placed_on(&self, disk: DiskId) -> usize {
         let chunks = self.chunks();
         let copies = chunks.iter().flat_map(|(_, chunk)| &chunk.copies);
         copies.filter(|copy| copy.disk == disk).count()
@@ -279,7 +430,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Every chunk has three copies in sync, where the masters say, and what is promised is what is there.
-    fn assert_whole(&self) {
+    pub(crate) fn assert_whole(&self) {
         let mut taken: BTreeMap<DiskId, u64> = BTreeMap::new();
         for (id, chunk) in self.chunks() {
             assert_eq!((chunk.copies.len(), chunk.member_count()), (3, 3), "{id:?}");

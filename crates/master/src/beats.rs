@@ -110,6 +110,8 @@ fn heartbeat(request: &v1::HeartbeatRequest) -> Result<Heartbeat, Status> {
         copies: convert::chunk_ids(&request.copies),
         names_copies: request.names_copies,
         removed_copies: convert::chunk_ids(&request.removed_copies),
+        moved_copies: convert::moved_copies(&request.moved_copies)?,
+        moves_disks: request.knows_disk_moves,
         snapshots: request.snapshots.iter().map(convert::snapshot_key).collect(),
         flattening: request.flattening.iter().map(convert::flattening).collect(),
         reserves: request.knows_reservations,
@@ -142,6 +144,7 @@ fn response(answer: HeartbeatAnswer) -> v1::HeartbeatResponse {
         name_copies: answer.name_copies,
         hold: answer.hold,
         number: 0,
+        move_copies: answer.move_copies.iter().map(convert::move_copy).collect(),
     }
 }
 

@@ -175,6 +175,28 @@ pub(crate) fn remove_copy((chunk, epoch): &(ChunkId, Epoch)) -> v1::RemoveCopy {
     }
 }
 
+pub(crate) fn move_copy((chunk, disk): &(ChunkId, DiskId)) -> v1::MoveCopy {
+    v1::MoveCopy {
+        volume: chunk.volume.0,
+        index: chunk.index,
+        disk: disk.0.to_bytes().to_vec(),
+    }
+}
+
+pub(crate) fn moved_copies(moved: &[v1::MovedCopy]) -> Result<Vec<control::MovedCopy>, ConvertError> {
+    let moved_copy = |moved: &v1::MovedCopy| {
+        Ok(control::MovedCopy {
+            chunk: ChunkId {
+                volume: VolumeNumber(moved.volume),
+                index: moved.index,
+            },
+            disk: DiskId(uuid("moved_copies.disk", &moved.disk)?),
+            why: Some(moved.why.clone()).filter(|why| !why.is_empty()),
+        })
+    };
+    moved.iter().map(moved_copy).collect()
+}
+
 pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
     use control::RebalanceState as State;
     let moving = |status: &control::MoveStatus| v1::Moving {
@@ -183,6 +205,13 @@ pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
         from: status.moving.from.0.to_bytes().to_vec(),
         to: status.moving.to.0.to_bytes().to_vec(),
         by_command: status.moving.by_command,
+    };
+    let disk_moving = |status: &control::DiskMoveStatus| v1::DiskMoving {
+        volume: status.chunk.volume.0,
+        index: status.chunk.index,
+        node: status.moving.node.0.to_bytes().to_vec(),
+        from: status.moving.from.0.to_bytes().to_vec(),
+        to: status.moving.to.0.to_bytes().to_vec(),
     };
     let (state, waits_for) = match balance.state {
         State::Off => (v1::BalanceState::Off, ""),
@@ -201,6 +230,7 @@ pub(crate) fn balance(balance: &control::Balance) -> v1::Balance {
         most_millionths,
         left_bytes: balance.left.0,
         left_ms: balance.time_left.map(milliseconds),
+        disk_moves: balance.disk_moves.iter().map(disk_moving).collect(),
     }
 }
 

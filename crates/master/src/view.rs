@@ -16,7 +16,7 @@ use proto::v1;
 use crate::uuid_text;
 
 pub use away::MasterAwayRow;
-pub use balance::{BalanceView, MoveRow};
+pub use balance::{BalanceView, DiskMoveRow, MoveRow};
 pub use data_path::DataPathRow;
 pub use disk_use::{DiskUse, on_disks};
 pub use disks::{DiskRow, Resets, STAGES, SampleRow, describe_time};

@@ -212,6 +212,7 @@ fn asks_nothing(answer: &HeartbeatResponse) -> bool {
         name_copies,
         hold,
         number,
+        move_copies,
     } = answer;
     let duties = prepare_volumes.len()
         + remove_volumes.len()
@@ -221,7 +222,8 @@ fn asks_nothing(answer: &HeartbeatResponse) -> bool {
         + restore_disks.len()
         + prepare_clones.len()
         + flatten_volumes.len()
-        + describe_copies.len();
+        + describe_copies.len()
+        + move_copies.len();
     duties == 0 && complete_snapshots.is_none() && !name_copies && *hold == 0 && *number > 0
 }
 
@@ -256,6 +258,8 @@ fn tells_nothing(request: &HeartbeatRequest) -> bool {
         releases,
         number: _,
         unless_news: _,
+        moved_copies,
+        knows_disk_moves: _,
     } = request;
     let told = prepared_volumes.len()
         + removed_volumes.len()
@@ -266,7 +270,8 @@ fn tells_nothing(request: &HeartbeatRequest) -> bool {
         + disk_health.len()
         + samples.len()
         + flattening.len()
-        + described_copies.len();
+        + described_copies.len()
+        + moved_copies.len();
     told == 0 && !names_copies && uses.is_none() && damage.is_none() && releases.is_none()
 }
 

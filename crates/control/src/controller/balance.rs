@@ -9,6 +9,8 @@
 //! used no less than the one that took: so each one lowers the sum of the squares of what is used, weighted by the
 //! capacities, and they end. They begin when two nodes differ by more than [`BEGINS`] of the mean, and end at [`ENDS`].
 //!
+//! Once that is so, the disks of each node are evened out among themselves (`disk_balance.rs`).
+//!
 //! Copies go from nodes that have more than their share to such as have less, so that each moves once. Where that helps no more and
 //! two nodes still differ too much, all chunks of the one have a copy on the other: then also by nodes that have what they should.
 
@@ -18,6 +20,8 @@ use std::time::Duration;
 use foundation::{ByteCount, Instant};
 
 use crate::configuration::Standing;
+use crate::controller::disk_balance::DiskBalancer;
+use crate::controller::disk_moves::DiskMoveStatus;
 use crate::controller::{Controller, PAGE, Stored};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, NodeId, VolumeNumber};
@@ -34,8 +38,8 @@ use crate::store::{MetadataStore, Transaction};
 const BUSY_INTERVAL: Duration = Duration::from_millis(500);
 const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 /// The differences at which it begins and ends, in thousandths of the mean share in use.
-const BEGINS: u128 = 50;
-const ENDS: u128 = 20;
+pub(super) const BEGINS: u128 = 50;
+pub(super) const ENDS: u128 = 20;
 
 /// What the masters do about nodes that are used to different shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +72,8 @@ pub struct Balance {
     pub state: RebalanceState,
     /// The copies that are being moved.
     pub moves: Vec<MoveStatus>,
+    /// The copies that are being moved between the disks of a node.
+    pub disk_moves: Vec<DiskMoveStatus>,
     /// Share in use of the node that is used least, of all nodes together, and of the one that is used most, in millionths;
     /// of the living nodes that are not drained, and with what moves counted where it goes.
     pub shares: [u32; 3],
@@ -89,10 +95,12 @@ pub(super) struct Balancer {
     /// Whether it has come upon chunks that are about to change, and whether it takes detours.
     has_left_out: bool,
     by_detours: bool,
-    /// What a whole pass could not make better: promises alone, since what snapshots hold changes with each of them.
-    settled: Vec<Candidate>,
+    /// The shares that a whole pass could not make better: of promises alone, since what snapshots hold changes with each of them.
+    settled: BTreeMap<NodeId, Share>,
     /// The chunk with more copies in one rack than need be that was looked at last.
     crowded: Option<ChunkId>,
+    /// What is known of the disks of each node.
+    pub(super) disks: DiskBalancer,
     state: RebalanceState,
 }
 
@@ -105,8 +113,9 @@ impl Default for Balancer {
             has_moved: false,
             has_left_out: false,
             by_detours: false,
-            settled: Vec::new(),
+            settled: BTreeMap::new(),
             crowded: None,
+            disks: DiskBalancer::default(),
             state: RebalanceState::Waiting("the masters have just started"),
         }
     }
@@ -121,7 +130,7 @@ impl Balancer {
 
 /// What is used of a node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
+pub(super) struct Share {
     used: u64,
     capacity: u64,
 }
@@ -152,32 +161,35 @@ impl Share {
     }
 }
 
-/// The candidates with what is promised only.
-fn promises(candidates: &[Candidate]) -> Vec<Candidate> {
-    candidates.iter().copied().map(Candidate::of_promises).collect()
-}
-
-/// The nodes' shares, with all that moves counted where it goes. By promises alone: what snapshots hold follows a copy only some
-/// time after it has moved, and more copies would move meanwhile.
-struct Shares {
-    nodes: BTreeMap<NodeId, Share>,
+/// The shares of nodes, or of the disks of one, with all that moves counted where it goes. By promises alone: what snapshots hold follows a
+/// copy only some time after it has moved, and more copies would move meanwhile.
+pub(super) struct Shares<K = NodeId> {
+    pub(super) parts: BTreeMap<K, Share>,
     all: Share,
 }
 
 impl Shares {
     fn of(candidates: &[Candidate]) -> Self {
-        let (mut nodes, mut all) = (BTreeMap::<NodeId, Share>::new(), Share::default());
-        for candidate in candidates {
-            for share in [nodes.entry(candidate.node).or_default(), &mut all] {
-                share.used = share.used.saturating_add(candidate.allocated.0);
-                share.capacity = share.capacity.saturating_add(candidate.capacity.0);
+        let used = |candidate: &Candidate| (candidate.node, candidate.allocated, candidate.capacity);
+        Self::sum(candidates.iter().map(used))
+    }
+}
+
+impl<K: Copy + Ord> Shares<K> {
+    /// Whose, what is used of it, and its capacity.
+    pub(super) fn sum(used: impl Iterator<Item = (K, ByteCount, ByteCount)>) -> Self {
+        let (mut parts, mut all) = (BTreeMap::<K, Share>::new(), Share::default());
+        for (of, used, capacity) in used {
+            for share in [parts.entry(of).or_default(), &mut all] {
+                share.used = share.used.saturating_add(used.0);
+                share.capacity = share.capacity.saturating_add(capacity.0);
             }
         }
-        Self { nodes, all }
+        Self { parts, all }
     }
 
     fn extremes(&self) -> Option<(Share, Share)> {
-        let mut shares = self.nodes.values().copied();
+        let mut shares = self.parts.values().copied();
         let first = shares.next()?;
         Some(shares.fold((first, first), |(low, high), share| {
             let low = if share.is_below(low) { share } else { low };
@@ -192,31 +204,31 @@ impl Shares {
         difference * 1000 > u128::from(self.all.millionths()) * thousandths
     }
 
-    fn differ_at_most(&self, thousandths: u128) -> bool {
+    pub(super) fn differ_at_most(&self, thousandths: u128) -> bool {
         self.extremes()
             .is_none_or(|(low, high)| !self.differ(low, high, thousandths))
     }
 
-    fn compare(&self, a: NodeId, b: NodeId) -> std::cmp::Ordering {
-        let (a, b) = (self.nodes[&a], self.nodes[&b]);
+    fn compare(&self, a: K, b: K) -> std::cmp::Ordering {
+        let (a, b) = (self.parts[&a], self.parts[&b]);
         b.is_below(a).cmp(&a.is_below(b))
     }
 
     /// The best move of a copy of `bytes` from one of `sources`, each of which may go to some of `targets`, if any makes it better.
     /// By detours also from nodes that have no more than their share, and to such as have it.
-    fn best(
+    pub(super) fn best(
         &self,
         bytes: u64,
         by_detours: bool,
-        mut sources: Vec<NodeId>,
-        targets: &[NodeId],
-        may: impl Fn(NodeId, NodeId) -> bool,
-    ) -> Option<(NodeId, NodeId)> {
+        mut sources: Vec<K>,
+        targets: &[K],
+        may: impl Fn(K, K) -> bool,
+    ) -> Option<(K, K)> {
         sources.sort_by(|a, b| self.compare(*b, *a));
         sources.into_iter().find_map(|from| {
             let to = targets.iter().copied().filter(|to| may(from, *to));
             let to = to.min_by(|a, b| self.compare(*a, *b))?;
-            let (high, low) = (self.nodes[&from], self.nodes[&to]);
+            let (high, low) = (self.parts[&from], self.parts[&to]);
             let direct = self.all.is_below(high) && low.is_below(self.all);
             let gains = !high.without(bytes).is_below(low.with(bytes)) && self.differ(low, high, ENDS);
             (gains && (direct || by_detours)).then_some((from, to))
@@ -224,18 +236,18 @@ impl Shares {
     }
 
     /// A copy that is promised elsewhere already counts no more here.
-    fn leaves(&mut self, bytes: u64, from: NodeId) {
-        if let Some(share) = self.nodes.get_mut(&from) {
+    pub(super) fn leaves(&mut self, bytes: u64, from: K) {
+        if let Some(share) = self.parts.get_mut(&from) {
             *share = share.without(bytes);
             self.all = self.all.without(bytes);
         }
     }
 
-    fn moved(&mut self, bytes: u64, from: NodeId, to: NodeId) {
-        if let Some(share) = self.nodes.get_mut(&from) {
+    fn moved(&mut self, bytes: u64, from: K, to: K) {
+        if let Some(share) = self.parts.get_mut(&from) {
             *share = share.without(bytes);
         }
-        if let Some(share) = self.nodes.get_mut(&to) {
+        if let Some(share) = self.parts.get_mut(&to) {
             *share = share.with(bytes);
         }
     }
@@ -259,7 +271,7 @@ impl<'a> Ways<'a> {
         candidates: &[Candidate],
         racks: &'a Racks,
     ) -> Self {
-        let may_go = |node: &NodeId| Some(*node) != volume.write_pin && shares.nodes.contains_key(node);
+        let may_go = |node: &NodeId| Some(*node) != volume.write_pin && shares.parts.contains_key(node);
         let bytes = volume.geometry.chunk.0;
         let has_room =
             |candidate: &&Candidate| !chunk.has_copy_on(candidate.node) && candidate.free() >= bytes;
@@ -291,7 +303,11 @@ impl<S: MetadataStore> Controller<S> {
         if now < self.balancer.next {
             return Ok(());
         }
-        let state = self.rebalance_once(standings, now)?;
+        let mut state = self.rebalance_once(standings, now)?;
+        // Also where nodes differ and nothing would make that better.
+        if state == RebalanceState::Even && self.even_out_disks(standings, now)? {
+            state = RebalanceState::Moving;
+        }
         let busy = state == RebalanceState::Moving;
         // While it waits it goes on soon: each copy that has moved has it wait for a moment.
         if !busy && !matches!(state, RebalanceState::Waiting(_)) {
@@ -328,9 +344,10 @@ impl<S: MetadataStore> Controller<S> {
         for (moving, bytes) in self.moved_sizes()? {
             shares.leaves(bytes, moving.from);
         }
+        self.count_disk_moves_once(&mut shares, &candidates);
         self.spread_out(&mut candidates, &mut shares, &racks, standings, now)?;
         let difference = if self.balancer.is_active { ENDS } else { BEGINS };
-        if shares.differ_at_most(difference) || promises(&candidates) == self.balancer.settled {
+        if shares.differ_at_most(difference) || shares.parts == self.balancer.settled {
             (self.balancer.is_active, self.balancer.by_detours) = (false, false);
             return Ok(self.at_rest());
         }
@@ -438,7 +455,7 @@ impl<S: MetadataStore> Controller<S> {
         standings: &BTreeMap<NodeId, Standing>,
         now: Instant,
     ) -> Result<RebalanceState, ControlError> {
-        let before = promises(&candidates);
+        let before = shares.parts.clone();
         let entries = self
             .store
             .range(&self.balancer.cursor, &keys::end_of(keys::CHUNKS), PAGE)?;
@@ -543,6 +560,16 @@ impl<S: MetadataStore> Controller<S> {
         Ok(committed)
     }
 
+    /// What moves between the disks of a node is promised on both, if copies may be placed on the one that it leaves.
+    fn count_disk_moves_once(&self, shares: &mut Shares, candidates: &[Candidate]) {
+        for (_, moving) in self.disk_moves.all() {
+            let is_it = |place: &Candidate| (place.node, place.disk) == (moving.node, moving.from);
+            if candidates.iter().any(is_it) {
+                shares.leaves(moving.bytes.0, moving.node);
+            }
+        }
+    }
+
     /// Every node that has something promised is heard: else its chunks are about to lack a copy.
     fn all_used_are_heard(&self, standings: &BTreeMap<NodeId, Standing>) -> Result<bool, ControlError> {
         let heard = |node: NodeId| {
@@ -572,7 +599,9 @@ impl<S: MetadataStore> Controller<S> {
 
     /// How evenly the nodes are used, and what is being done about it.
     pub fn balance(&self, now: Instant) -> Result<Balance, ControlError> {
-        let mut shares = Shares::of(&self.candidates(now)?);
+        let candidates = self.candidates(now)?;
+        let mut shares = Shares::of(&candidates);
+        self.count_disk_moves_once(&mut shares, &candidates);
         let mut under_way = 0u64;
         for (moving, bytes) in self.moved_sizes()? {
             shares.leaves(bytes, moving.from);
@@ -588,12 +617,17 @@ impl<S: MetadataStore> Controller<S> {
         let moves = moves
             .map(|(&chunk, &moving)| MoveStatus { chunk, moving })
             .collect();
-        let left = ByteCount(shares.nodes.values().map(beyond).sum());
+        let left = ByteCount(shares.parts.values().map(beyond).sum());
         let all_left = ByteCount(left.0.saturating_add(under_way));
         Ok(Balance {
             state: self.balancer.state.clone(),
             time_left: self.pace.time_left(Work::Balance, all_left, now),
             moves,
+            disk_moves: self
+                .disk_moves
+                .all()
+                .map(|(chunk, moving)| DiskMoveStatus { chunk, moving })
+                .collect(),
             shares: [low, shares.all, high].map(Share::millionths),
             left,
         })

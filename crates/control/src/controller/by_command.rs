@@ -39,6 +39,12 @@ impl<S: MetadataStore> Controller<S> {
                 ))),
             };
         }
+        if self.disk_moves.has(id) {
+            return Err(refused(
+                "one of its copies is on its way to another disk of its node; wait until it is there"
+                    .to_owned(),
+            ));
+        }
         if !chunk.has_copy_on(from) {
             return Err(refused(format!(
                 "node {from} has no copy of it; \"redhare volume show\" names those that have"

@@ -42,9 +42,12 @@ const LOOKS_MAX: usize = 512;
 const REMOVALS_MAX: usize = 1024;
 
 /// What a chunk gets that lacks a copy, or has one on what is drained.
+#[derive(Clone, Copy)]
 enum Chosen {
     /// A place on this disk.
     Place(NodeId, DiskId),
+    /// Nothing: this copy moves to another disk of its node, when it is its turn.
+    Shifted(Copy),
     /// Nothing yet: this copy is given up, so that its node makes it anew on another disk.
     Renewed(Copy),
     /// Nothing before this node has deleted its copy, but its room.
@@ -340,6 +343,11 @@ impl Care {
         node.filter(|node| self.is_removing(*node, id))
     }
 
+    /// Looks at what is due with the next tick.
+    pub(super) fn look_soon(&mut self) {
+        self.next = Instant::default();
+    }
+
     /// Looks again soon, at everything.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::default();
@@ -354,7 +362,7 @@ pub(super) fn is_crowded(racks: &Racks, chunk: &Chunk, volume: &Volume) -> bool 
 }
 
 impl<S: MetadataStore> Controller<S> {
-    /// Reads what is drained and what is moved.
+    /// Reads what is drained and what is moved, to other nodes and to other disks.
     pub(super) fn note_drains(&mut self) -> Result<(), ControlError> {
         let mut drains = BTreeSet::new();
         self.read_range::<Number>(keys::DRAINS.to_vec(), &keys::end_of(keys::DRAINS), |key, _| {
@@ -370,7 +378,7 @@ impl<S: MetadataStore> Controller<S> {
             self.care.chunks.hurry(id);
         }
         self.care.moves = moves;
-        Ok(())
+        self.note_disk_moves()
     }
 
     /// Whether nothing is to be done about the places of a chunk, and every copy of it is in sync in a life that is heard.
@@ -392,6 +400,7 @@ impl<S: MetadataStore> Controller<S> {
         let (copies, pin) = (volume.geometry.copies, volume.write_pin);
         volume.is_settled()
             && !self.care.moves.contains_key(&id)
+            && !self.disk_moves.has(id)
             && next_move(chunk, copies, pin, spread(id), &look) == Move::Right
             && chunk.members().all(|(node, life)| look.lives(node, life))
     }
@@ -466,6 +475,10 @@ impl<S: MetadataStore> Controller<S> {
                     let fills = has_more || self.care.filling.contains(&id);
                     self.care.looked_at(id, again, fills);
                 }
+                // Its copy is on its way to another disk, and nothing lacks.
+                Move::Add if self.awaits_disk_move(id) && !lacks_copy(&stored.record, &of_volume.record) => {
+                    self.care.looked_at(id, again, false);
+                }
                 Move::Add => {
                     self.care.looked_at(id, now, false);
                     to_add.push((id, of_volume.clone(), stored));
@@ -497,6 +510,7 @@ impl<S: MetadataStore> Controller<S> {
             return Ok(());
         }
         let (mut candidates, racks) = (self.candidates(now)?, self.racks(now)?);
+        let givers = self.givers(now)?;
         let living: BTreeSet<NodeId> = candidates.iter().map(|candidate| candidate.node).collect();
         self.care.filling_max = living.len() * self.settings.rebuilds_per_node;
         // Whoever lacks a copy comes first, also before one is given up that is to be made anew.
@@ -514,13 +528,18 @@ impl<S: MetadataStore> Controller<S> {
                 continue;
             }
             let chunk = (id, &volume.record, &stored.record);
-            match self.choose_place(&mut candidates, &racks, chunk, awaits) {
+            let shifted = match awaits {
+                Some(_) => None,
+                None => self.to_shift(chunk, &candidates, &givers, now),
+            };
+            match self.choose_place(&mut candidates, &racks, chunk, (awaits, shifted)) {
                 Chosen::Place(node, disk) => {
                     let next = with_place(&stored.record, node, disk);
                     let (bytes, place) = (volume.record.geometry.chunk, Some((node, disk)));
                     self.commit_places_of(id, volume.revision, &stored, &next, place, &[], bytes.0)?;
                     self.care.looked_at(id, now, true);
                 }
+                Chosen::Shifted(copy) => self.shift(id, &volume, &stored, copy, &mut candidates)?,
                 Chosen::Renewed(copy) => {
                     self.give_up(id, &volume, &stored, copy, &mut candidates, now)?;
                 }
@@ -535,13 +554,13 @@ impl<S: MetadataStore> Controller<S> {
     }
 
     /// What a chunk is to get that lacks a copy, or has one on what is drained; `awaits` is the node that has still to delete one that was
-    /// given up to be made anew there. The room of a place that is chosen is taken from its candidate.
+    /// given up to be made anew there, `shifted` a copy that its node can move to another disk. The room of a place that is chosen is taken from its candidate.
     fn choose_place(
         &mut self,
         candidates: &mut [Candidate],
         racks: &Racks,
         (id, volume, chunk): (ChunkId, &Volume, &Chunk),
-        awaits: Option<NodeId>,
+        (awaits, shifted): (Option<NodeId>, Option<Copy>),
     ) -> Chosen {
         let (geometry, lacks) = (&volume.geometry, lacks_copy(chunk, volume));
         let spread = racks.spread_of(volume);
@@ -560,9 +579,12 @@ impl<S: MetadataStore> Controller<S> {
         // Where an earlier copy is still to be deleted, that one would pass for the new one.
         let is_free = |node| !chunk.has_copy_on(node) && !self.care.is_removing(node, id);
         let may = |node| Some(crowd(node)).filter(|crowd| *crowd <= most && is_free(node));
-        let renewed = match awaits {
-            Some(_) => None,
-            None => to_give_up(chunk, geometry, candidates, |node| self.renews(node)),
+        // That nothing is given up for is better than that a copy is.
+        let own = match (awaits, shifted) {
+            (Some(_), _) => None,
+            (None, Some(copy)) => Some((copy, Chosen::Shifted(copy))),
+            (None, None) => to_give_up(chunk, geometry, candidates, |node| self.renews(node))
+                .map(|copy| (copy, Chosen::Renewed(copy))),
         };
         // Another disk of its own node is better than a second copy in a rack.
         let crowded = |copy: &Copy| {
@@ -572,8 +594,8 @@ impl<S: MetadataStore> Controller<S> {
         };
         // (Where racks are few it is no reason to have a copy less for a while.)
         let awaits_own = spread == Spread::Rack && !racks.are_few_for(volume);
-        if let Some(copy) = renewed.filter(|copy| awaits_own && crowded(copy)) {
-            return Chosen::Renewed(copy);
+        if let Some((_, own)) = own.as_ref().filter(|(copy, _)| awaits_own && crowded(copy)) {
+            return *own;
         }
         let random = &mut self.random;
         let mut place = place_one(candidates, geometry.chunk, random, may);
@@ -581,9 +603,9 @@ impl<S: MetadataStore> Controller<S> {
             // A disk that may run full is better than a copy less.
             place = place_one_by_promises(candidates, geometry.chunk, random, may);
         }
-        match (place, renewed, awaits) {
+        match (place, own, awaits) {
             (Some((node, disk)), ..) => Chosen::Place(node, disk),
-            (None, Some(copy), _) => Chosen::Renewed(copy),
+            (None, Some((_, own)), _) => own,
             (None, None, Some(node)) => Chosen::Awaited(node),
             (None, None, None) => Chosen::Nothing,
         }

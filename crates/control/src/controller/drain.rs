@@ -207,6 +207,13 @@ impl<S: MetadataStore> Controller<S> {
             .map(|place| place.node)
             .filter(|other| *other != node);
         let others = others.collect::<std::collections::BTreeSet<_>>().len();
+        // A disk that works gives its copies to the others of its node, with none given up.
+        let shifts = match disk {
+            Some(disk) => {
+                self.moves_disks(node) && self.has_disk(node, disk)? && !self.is_out_of_service(node, disk)
+            }
+            None => false,
+        };
         let copies = chunks.len();
         let (mut placed, mut lacking, mut too_few, mut crowded) = (0usize, ByteCount(0), None, 0usize);
         for (id, chunk) in &chunks {
@@ -223,6 +230,11 @@ impl<S: MetadataStore> Controller<S> {
                 placed += 1;
                 continue;
             }
+            // As one that moves to another disk of its node.
+            if disk.is_some() && self.disk_moves.leaves(*id, node, disk) {
+                placed += 1;
+                continue;
+            }
             let may = |place: NodeId| !chunk.has_copy_on(place) || leaves == Some(place);
             let others = || {
                 chunk
@@ -233,11 +245,11 @@ impl<S: MetadataStore> Controller<S> {
             };
             let spread = racks.spread_of(volume);
             let crowd = |place: NodeId| may(place).then(|| racks.crowd(spread, place, others()));
-            // It may be given up and made anew on another disk of its own node, of which there is none if all of the node is drained:
-            // where no other node has room, or only in the rack of another copy.
+            // It may move to another disk of its own node, or be given up and made anew there, of which there is none if all of the node
+            // is drained: where no other node has room, or only in the rack of another copy.
             let is_out = !chunk.members().any(|(member, _)| member == node);
             let renews = is_out || has_spare(chunk.member_count(), &volume.geometry);
-            let renews = renews && disk.is_some() && self.renews(node);
+            let renews = renews && disk.is_some() && self.renews(node) || shifts && !is_out;
             let own = before.crowd(spread, node, others());
             let best = match renews && spread == Spread::Rack && !racks.are_few_for(volume) {
                 true => {

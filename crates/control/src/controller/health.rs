@@ -252,7 +252,14 @@ impl<S: MetadataStore> Controller<S> {
         Ok(noted)
     }
 
-    fn has_disk(&self, node: NodeId, disk: DiskId) -> Result<bool, ControlError> {
+    /// Whether its node said last that it does not use this disk.
+    pub(super) fn is_out_of_service(&self, node: NodeId, disk: DiskId) -> bool {
+        let told = self.health.heard.get(&node);
+        let is_out = |report: &DiskReport| report.id == disk && report.state == DiskState::OutOfService;
+        told.is_some_and(|told| told.disks.iter().any(is_out))
+    }
+
+    pub(super) fn has_disk(&self, node: NodeId, disk: DiskId) -> Result<bool, ControlError> {
         let stored = self.read::<Node>(&keys::node(node))?;
         Ok(stored.is_some_and(|stored| stored.record.has_disk(disk)))
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use foundation::{ByteCount, Epoch, Instant, KeptCopies};
 
 use crate::controller::clones::Flattening;
+use crate::controller::disk_moves::MovedCopy;
 use crate::controller::exports::Export;
 use crate::controller::growth::Growing;
 use crate::controller::snapshots::SnapshotKey;
@@ -83,6 +84,10 @@ pub struct Heartbeat {
     pub names_copies: bool,
     /// Copies that it was told to delete and has no more.
     pub removed_copies: Vec<ChunkId>,
+    /// What came of copies that it was told to move to another of its disks.
+    pub moved_copies: Vec<MovedCopy>,
+    /// Its target moves copies between its disks.
+    pub moves_disks: bool,
     /// All snapshots of which it has copies, as volume and number.
     pub snapshots: BTreeSet<SnapshotKey>,
     /// Clones that it was told to flatten.
@@ -131,6 +136,8 @@ pub struct HeartbeatAnswer {
     pub remove: Vec<VolumeNumber>,
     /// Copies it has to delete, with the epoch that has no place for them.
     pub remove_copies: Vec<(ChunkId, Epoch)>,
+    /// Copies it has to move to another of its disks, until it has said what came of it.
+    pub move_copies: Vec<(ChunkId, DiskId)>,
     /// Volumes it has to export, and no others.
     pub exports: Vec<Export>,
     /// Snapshots whose copies it has to delete.
@@ -319,6 +326,7 @@ impl<S: MetadataStore> Controller<S> {
                 heard.snapshots = Some(heartbeat.snapshots.clone());
                 heard.reserves = heartbeat.reserves;
                 heard.doubts = heartbeat.doubts;
+                heard.moves_disks = heartbeat.moves_disks;
                 heard.syncs.clone_from(&heartbeat.syncs);
                 heard.kept = heartbeat.kept;
             }
@@ -332,6 +340,7 @@ impl<S: MetadataStore> Controller<S> {
                 return self.heard_while_restoring(heartbeat);
             }
             self.care.removed(id, &heartbeat.removed_copies);
+            self.take_moved(id, &heartbeat.moved_copies, now)?;
             self.look_over_copies(id, &heartbeat.copies)?;
             self.take_reports(heartbeat);
             let remove_snapshots = self.snapshots_to_remove(&heartbeat.snapshots)?;
@@ -360,6 +369,8 @@ impl<S: MetadataStore> Controller<S> {
             copies,
             names_copies: _,
             removed_copies,
+            moved_copies,
+            moves_disks,
             snapshots,
             flattening,
             reserves,
@@ -373,6 +384,7 @@ impl<S: MetadataStore> Controller<S> {
                 && heard.snapshots.as_ref() == Some(snapshots)
                 && heard.reserves == *reserves
                 && heard.doubts == *doubts
+                && heard.moves_disks == *moves_disks
                 && heard.syncs == *syncs
         });
         let reports = prepared.len()
@@ -381,6 +393,7 @@ impl<S: MetadataStore> Controller<S> {
             + resyncs.len()
             + copies.len()
             + removed_copies.len()
+            + moved_copies.len()
             + flattening.len();
         lives_on
             && reports == 0
@@ -389,6 +402,7 @@ impl<S: MetadataStore> Controller<S> {
             && self.is_life_known()
             && self.is_exported_known()
             && !self.care.has_removals_of(*node)
+            && !self.disk_moves.has_of(*node)
             && !self.inquiries.awaits(*node)
             && self.snapshots.keeps(snapshots)
     }
@@ -436,6 +450,7 @@ impl<S: MetadataStore> Controller<S> {
             snapshots: None,
             reserves: false,
             doubts: false,
+            moves_disks: false,
             syncs: None,
             kept: None,
         };
@@ -479,6 +494,7 @@ impl<S: MetadataStore> Controller<S> {
         let mut answer = HeartbeatAnswer {
             revision: self.store.revision()?,
             remove_copies: self.removals_of(id)?,
+            move_copies: self.disk_moves.wishes_of(id),
             exports: self.exports_of(id)?,
             complete_snapshots: self.snapshots.version(),
             describe: self.inquiries.of_node(id),

@@ -222,6 +222,8 @@ impl<S: MetadataStore> Controller<S> {
             for unfinished in self.unfinished.values_mut() {
                 unfinished.placed = 0;
             }
+            self.disk_moves.look_again();
+            self.note_disk_moves()?;
         }
         let standings = self.standings(now)?;
         let racks = self.racks(now)?;
@@ -250,6 +252,7 @@ impl<S: MetadataStore> Controller<S> {
         }
         self.bring_volumes_on(now)?;
         self.look_after_snapshots(now)?;
+        self.look_after_disk_moves(now)?;
         self.look_after_places(&standings, now)?;
         self.rebalance(&standings, now)?;
         Ok(self.changes.end() != before)

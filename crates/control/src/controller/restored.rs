@@ -10,6 +10,7 @@ use foundation::{ByteCount, Epoch, Instant};
 
 use crate::controller::balance::Balancer;
 use crate::controller::care::Care;
+use crate::controller::disk_moves::DiskMoves;
 use crate::controller::force::{CopyState, EPOCH_MAX};
 use crate::controller::nodes::{Heartbeat, HeartbeatAnswer};
 use crate::controller::reconcile::Reconciler;
@@ -541,6 +542,7 @@ impl<S: MetadataStore> Controller<S> {
         self.reconciler = Reconciler::default();
         self.care = Care::default();
         self.balancer = Balancer::default();
+        self.disk_moves = DiskMoves::default();
         self.exported = None;
         self.unfinished.clear();
         self.note_drains()?;
@@ -601,6 +603,19 @@ impl<S: MetadataStore> Controller<S> {
             sizes.insert(volume.number, volume.geometry.chunk.0);
         }
         let mut promised: BTreeMap<(NodeId, DiskId), ByteCount> = BTreeMap::new();
+        let mut operations = Vec::new();
+        // A copy that was to move to another disk of its node is there already, or is to go there still.
+        for (id, moving) in self.read_disk_moves()? {
+            let stored = self.read::<Chunk>(&keys::chunk(id))?;
+            if stored.is_some_and(|stored| moving.is_of(&stored.record)) {
+                let bytes = promised.entry((moving.node, moving.to)).or_default();
+                bytes.0 = bytes.0.saturating_add(moving.bytes.0);
+            } else {
+                operations.push(Operation::Delete {
+                    key: keys::disk_move(id),
+                });
+            }
+        }
         let end = keys::end_of(keys::CHUNKS);
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
             let size = keys::parse_chunk(key).and_then(|id| sizes.get(&id.volume));
@@ -609,7 +624,6 @@ impl<S: MetadataStore> Controller<S> {
                 bytes.0 = bytes.0.saturating_add(size.copied().unwrap_or(0));
             }
         })?;
-        let mut operations = Vec::new();
         let end = keys::end_of(keys::ALLOCATIONS);
         self.read_range::<Number>(keys::ALLOCATIONS.to_vec(), &end, |key, _| {
             if keys::parse_allocation(key).is_none_or(|place| !promised.contains_key(&place)) {

@@ -1,15 +1,17 @@
 //! Copies that only another disk of their own node can take: in as many nodes as a chunk has copies, say, when a disk fails or is
-//! drained. A node has one copy of a chunk at a time, so the old one is given up first, and then made anew like any that lacks
-//! (`docs/decisions/0129`).
+//! drained. A node has one copy of a chunk at a time. A disk that works gives its copies to the others by and by, with nothing lacking
+//! meanwhile (`docs/decisions/0145`). Else the old one is given up first, and then made anew like any that lacks (`docs/decisions/0129`).
+
+use std::collections::BTreeSet;
 
 use foundation::Instant;
 
 use crate::controller::reconcile::spread;
 use crate::controller::{Controller, Stored};
 use crate::error::ControlError;
-use crate::identity::{ChunkId, NodeId};
+use crate::identity::{ChunkId, DiskId, NodeId};
 use crate::model::{Chunk, Copy, Geometry, Volume};
-use crate::placement::Candidate;
+use crate::placement::{Candidate, place_one, place_one_by_promises};
 use crate::places::less;
 use crate::store::MetadataStore;
 
@@ -52,6 +54,81 @@ impl<S: MetadataStore> Controller<S> {
     /// disk is back does not.
     pub(super) fn renews(&self, node: NodeId) -> bool {
         self.heard.get(&node).is_some_and(|heard| heard.doubts)
+    }
+
+    /// Drained disks that work, of nodes that can move copies away from them.
+    pub(super) fn givers(&self, now: Instant) -> Result<BTreeSet<(NodeId, DiskId)>, ControlError> {
+        let drains: Vec<(NodeId, DiskId)> = self
+            .care
+            .drains()
+            .filter_map(|(node, disk)| Some((node, disk?)))
+            .collect();
+        let mut givers = BTreeSet::new();
+        if drains.is_empty() {
+            return Ok(givers);
+        }
+        let nodes = self.nodes(now)?;
+        for (node, disk) in drains {
+            let has = nodes.get(&node).is_some_and(|view| view.record.has_disk(disk));
+            if has && self.moves_disks(node) && !self.is_out_of_service(node, disk) {
+                givers.insert((node, disk));
+            }
+        }
+        Ok(givers)
+    }
+
+    /// The copy of a chunk that is to move from a drained disk to another one of its node, if there is one and no copy lacks; one of
+    /// a node that moves none now, if any.
+    pub(super) fn to_shift(
+        &self,
+        (id, volume, chunk): (ChunkId, &Volume, &Chunk),
+        candidates: &[Candidate],
+        givers: &BTreeSet<(NodeId, DiskId)>,
+        now: Instant,
+    ) -> Option<Copy> {
+        let (geometry, members) = (&volume.geometry, chunk.member_count());
+        if members != chunk.copies.len() || members < usize::from(geometry.copies) || self.disk_moves.has(id)
+        {
+            return None;
+        }
+        let has_room_beside = |copy: &Copy| {
+            let mut on_node = candidates.iter().filter(|place| place.node == copy.node);
+            on_node.any(|place| has_room(place, geometry))
+        };
+        let may_go = |copy: &&Copy| {
+            givers.contains(&(copy.node, copy.disk))
+                && self.disk_moves.left_alone(id, copy.node, now).is_none()
+                && has_room_beside(copy)
+        };
+        let copies = chunk.copies.iter().filter(may_go);
+        copies
+            .min_by_key(|copy| self.disk_moves.has_of(copy.node))
+            .copied()
+    }
+
+    /// Has a copy move to another disk of its node, if that moves no other one now. Else it waits for its turn.
+    pub(super) fn shift(
+        &mut self,
+        id: ChunkId,
+        volume: &Stored<Volume>,
+        stored: &Stored<Chunk>,
+        copy: Copy,
+        candidates: &mut [Candidate],
+    ) -> Result<(), ControlError> {
+        if self.disk_moves.has_of(copy.node) {
+            self.disk_moves.await_turn(copy.node, id);
+            return Ok(());
+        }
+        let bytes = volume.record.geometry.chunk;
+        let may = |node: NodeId| (node == copy.node).then_some(0);
+        let mut place = place_one(candidates, bytes, &mut self.random, may);
+        if place.is_none() {
+            place = place_one_by_promises(candidates, bytes, &mut self.random, may);
+        }
+        if let Some((node, to)) = place {
+            self.begin_disk_move(id, volume, stored, (node, copy.disk, to))?;
+        }
+        Ok(())
     }
 
     /// Gives up a copy of a chunk so that its node can make it anew on another disk, for which the room there is taken.

@@ -149,6 +149,13 @@ fn volumes(found: &mut Found) {
         by_command: true,
     };
     found.compare("move", b"move/\0\0\0\x07\0\0\0\x01", &moving);
+    let moving = DiskMove {
+        node: NodeId(Uuid(1)),
+        from: DiskId(Uuid(101)),
+        to: DiskId(Uuid(102)),
+        bytes: ByteCount(256 << 20),
+    };
+    found.compare("disk-move", b"disk-move/\0\0\0\x07\0\0\0\x01", &moving);
     let snapshot = Snapshot {
         volume: VolumeNumber(7),
         number: SnapshotNumber(3),

@@ -84,6 +84,8 @@ impl<'a> Masters<'a> {
             copies: Vec::new(),
             names_copies: false,
             removed_copies: Vec::new(),
+            moved_copies: Vec::new(),
+            moves_disks: false,
             snapshots: snapshots
                 .iter()
                 .map(|number| (VOLUME, SnapshotNumber(*number)))

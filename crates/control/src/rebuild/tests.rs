@@ -162,6 +162,8 @@ fn masters_go_on_with_what_the_disks_say_and_number_above_it() {
                 copies: Vec::new(),
                 names_copies: false,
                 removed_copies: Vec::new(),
+                moved_copies: Vec::new(),
+                moves_disks: false,
                 snapshots: Default::default(),
                 flattening: Vec::new(),
                 reserves: true,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use foundation::{Instant, Random};
 
 use crate::mastership::{Election, Leader, Seat};
-use crate::model::{Chunk, Node, Number, Reservations, Snapshot, Volume};
+use crate::model::{Chunk, DiskMove, Node, Number, Reservations, Snapshot, Volume};
 use crate::record::Record;
 use crate::store::{Committed, Entry, MetadataStore, Operation, StoreError, Transaction, Versioned};
 use crate::{ChunkId, DiskId, NodeId, SnapshotKey, VolumeNumber, keys};
@@ -210,6 +210,17 @@ impl Etcd {
             Some((keys::parse_allocation(key)?, number.0))
         };
         range.filter_map(bytes).collect()
+    }
+
+    /// The copies that move between the disks of their nodes.
+    pub fn disk_moves(&self) -> BTreeMap<ChunkId, DiskMove> {
+        let end = keys::end_of(keys::DISK_MOVES);
+        let range = self.keys.range(keys::DISK_MOVES.to_vec()..end);
+        let moving = |(key, found): (&Vec<u8>, &Versioned)| {
+            let moving = DiskMove::decode(key, &found.value).expect("what was encoded");
+            Some((keys::parse_disk_move(key)?, moving))
+        };
+        range.filter_map(moving).collect()
     }
 
     /// Every volume, in whatever state.

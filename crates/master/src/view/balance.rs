@@ -25,6 +25,8 @@ pub struct BalanceView {
     pub left_seconds: Option<u64>,
     /// Copies that move.
     pub moves: Vec<MoveRow>,
+    /// Copies that move between the disks of a node.
+    pub disk_moves: Vec<DiskMoveRow>,
 }
 
 /// A copy that moves.
@@ -44,6 +46,21 @@ pub struct MoveRow {
     pub left_bytes: Option<u64>,
     /// To be sent in all.
     pub total_bytes: Option<u64>,
+}
+
+/// A copy that moves to another disk of its node.
+#[derive(Debug, serde::Serialize)]
+pub struct DiskMoveRow {
+    /// The volume's number.
+    pub volume: u32,
+    /// The chunk of it.
+    pub chunk: u32,
+    /// Whose copy it is.
+    pub node: String,
+    /// The disk that gives it up.
+    pub from: String,
+    /// The disk that takes it.
+    pub to: String,
 }
 
 impl BalanceView {
@@ -67,6 +84,13 @@ impl BalanceView {
                 total_bytes: resync.map(|resync| resync.total_bytes),
             }
         };
+        let disk_row = |moving: &v1::DiskMoving| DiskMoveRow {
+            volume: moving.volume,
+            chunk: moving.index,
+            node: uuid_text(&moving.node),
+            from: uuid_text(&moving.from),
+            to: uuid_text(&moving.to),
+        };
         let percent = |millionths: u32| f64::from(millionths) / 10_000.0;
         Self {
             state: match balance.state() {
@@ -84,13 +108,20 @@ impl BalanceView {
             left_bytes: balance.left_bytes,
             left_seconds: seconds(balance.left_ms),
             moves: balance.moves.iter().map(row).collect(),
+            disk_moves: balance.disk_moves.iter().map(disk_row).collect(),
         }
     }
 
     /// What moves by itself or by command, in a line; none if nothing does.
     pub fn doing(&self) -> Option<String> {
         let (moves, left) = (self.moves.len(), ByteCount(self.left_bytes));
+        let disks = match self.disk_moves.len() {
+            0 => String::new(),
+            moves => format!("{moves} copies move to other disks of their nodes"),
+        };
         match (self.state, moves) {
+            // Nodes are even by then, or as even as they can be.
+            (_, 0) if !disks.is_empty() => Some(disks),
             ("moving", _) => Some(format!(
                 "copies move to even nodes out: {moves} under way, {left} too much on some{}",
                 about_left(self.left_seconds)

@@ -21,7 +21,7 @@ enum ClusterCommand {
     /// Say how evenly the nodes are used, and stop or start copies moving by themselves
     #[command(
         after_help = "Examples:\n  redhare cluster rebalance\n  redhare cluster rebalance --stop\n  redhare cluster rebalance --start\n\nWhen nodes or disks \
-        were added, copies move in the background, a few at a time, until every node is used to the same share of its capacity. It begins \
+        were added, copies move in the background, a few at a time, until every node is used to the same share of its capacity, and then every disk of each node. It begins \
         at a difference of 5 % of the mean, ends at 2 %, and waits while chunks lack copies or are drained. \
         Volumes serve all the while; writes to a chunk wait for up to a grant term (3 s) when its old copy is taken away. \
         \"redhare master --no-rebalance\" forbids it."
@@ -50,6 +50,9 @@ pub(crate) fn describe(view: &BalanceView) -> String {
         "off" => "off by configuration".to_owned(),
         "stopped" => "stopped; \"redhare cluster rebalance --start\" lets copies move again".to_owned(),
         "waiting" => format!("waits: {}", view.waits_for),
+        "moving" if view.moves.is_empty() && !view.disk_moves.is_empty() => {
+            "copies move between the disks of nodes".to_owned()
+        }
         "moving" => format!(
             "copies move, {} too much on some nodes{}",
             ByteCount(view.left_bytes),
@@ -72,6 +75,16 @@ pub(crate) fn describe(view: &BalanceView) -> String {
             "\n  chunk {} of volume {} moves from {} to {}{left}{asked}",
             row.chunk,
             row.volume,
+            short(&row.from),
+            short(&row.to)
+        ));
+    }
+    for row in &view.disk_moves {
+        text.push_str(&format!(
+            "\n  chunk {} of volume {} moves on {} from disk {} to {}",
+            row.chunk,
+            row.volume,
+            short(&row.node),
             short(&row.from),
             short(&row.to)
         ));
@@ -130,6 +143,27 @@ mod tests {
             left_bytes: 5 << 20,
             ..v1::Balance::default()
         };
+        let between_disks = v1::Balance {
+            moves: Vec::new(),
+            disk_moves: vec![v1::DiskMoving {
+                volume: 3,
+                index: 8,
+                node: vec![0x6f; 16],
+                from: vec![0x0c; 16],
+                to: vec![0x0d; 16],
+            }],
+            ..balance.clone()
+        };
+        let view = BalanceView::of(Some(&between_disks), &[]);
+        assert_eq!(
+            describe(&view),
+            "rebalancing: copies move between the disks of nodes (nodes are used 10.0 % to 30.5 %, all together 21.0 %)\n  \
+            chunk 8 of volume 3 moves on 6f6f6f6f from disk 0c0c0c0c to 0d0d0d0d"
+        );
+        assert_eq!(
+            view.doing().as_deref(),
+            Some("1 copies move to other disks of their nodes")
+        );
         assert_eq!(
             describe(&BalanceView::of(Some(&balance), &[volume])),
             "rebalancing: copies move, 5 MiB too much on some nodes (nodes are used 10.0 % to 30.5 %, all together 21.0 %)\n  \

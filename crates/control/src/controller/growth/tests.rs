@@ -97,6 +97,8 @@ impl Cluster {
                 copies: Vec::new(),
                 names_copies: false,
                 removed_copies: Vec::new(),
+                moved_copies: Vec::new(),
+                moves_disks: false,
                 snapshots: Default::default(),
                 flattening: Vec::new(),
                 reserves: true,

@@ -219,6 +219,8 @@ impl Cluster {
                 copies: Vec::new(),
                 names_copies: false,
                 removed_copies: Vec::new(),
+                moved_copies: Vec::new(),
+                moves_disks: false,
                 flattening: Vec::new(),
                 reserves: true,
                 doubts: true,

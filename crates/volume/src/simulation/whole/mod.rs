@@ -365,6 +365,8 @@ impl Whole {
             copies: Vec::new(),
             names_copies: false,
             removed_copies: Vec::new(),
+            moved_copies: Vec::new(),
+            moves_disks: false,
             snapshots: Default::default(),
             flattening: Vec::new(),
             reserves: true,
@@ -618,6 +620,9 @@ impl World {
         let chunks = whole.etcd.borrow().chunks();
         for copy in chunks.values().flat_map(|chunk| &chunk.copies) {
             *taken.entry((copy.node, copy.disk)).or_default() += CHUNK.0;
+        }
+        for moving in whole.etcd.borrow().disk_moves().values() {
+            *taken.entry((moving.node, moving.to)).or_default() += moving.bytes.0;
         }
         let mut promised = whole.etcd.borrow().allocations();
         promised.retain(|_, bytes| *bytes > 0);

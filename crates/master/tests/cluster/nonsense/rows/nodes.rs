@@ -206,6 +206,11 @@ fn heartbeat(rows: &mut Rows, given: &Given) {
             ..own()
         };
         rows.invalid(call, &resyncs, "resyncs.node is no UUID but 0 bytes");
+        let moved = v1::HeartbeatRequest {
+            moved_copies: vec![v1::MovedCopy::default()],
+            ..own()
+        };
+        rows.invalid(call, &moved, "moved_copies.disk is no UUID but 0 bytes");
         let health = |uuid, state| v1::HeartbeatRequest {
             disk_health: vec![v1::DiskHealth {
                 uuid,
