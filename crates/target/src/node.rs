@@ -764,7 +764,9 @@ impl Node {
             Verdict::Right => self.has_read(local, true, bytes),
             Verdict::Wrong(blocks) => self.is_damaged(&local, blocks),
             Verdict::Unread(_) => {
-                if !self.copies.is_used(chunk, &local.copy) {
+                // One that has moved meanwhile has the same.
+                let used = self.copies.sums(chunk);
+                if !used.is_some_and(|used| Rc::ptr_eq(&used, sums)) {
                     // It is gone meanwhile, and nobody waits for what it held.
                     return self.has_read(local, false, bytes);
                 }

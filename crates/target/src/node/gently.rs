@@ -42,6 +42,7 @@ impl Node {
                 copy,
                 io,
                 range,
+                _writing,
                 ..
             } = local;
             let flushed = store.sync_writes().await;

@@ -23,8 +23,8 @@ const UNIT_BLOCKS: u32 = 64;
 const UNITS_FEW: usize = 64;
 /// So often at most what was written meanwhile is copied again until they are so few; with more than so many left then it is given up.
 const ROUNDS: u32 = 8;
-const UNITS_MANY: usize = 1024;
-/// Writes that are under way may take so long until they end, while others wait.
+const UNITS_MANY: usize = 256;
+/// A copy may be frozen for so long before the new one is equal: until writes that are under way have ended and what is left is copied.
 const FREEZE_LIMIT: Duration = Duration::from_secs(2);
 /// Between two looks whether something has ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -138,8 +138,7 @@ impl Node {
         self.copies.thaw(&relocation);
         self.go_on(chunk, &moving);
         if moved.is_ok() {
-            self.tell_of_room(chunk);
-            self.look_at_room(chunk);
+            self.tell_of_room_after_move(chunk);
         }
         moved
     }
@@ -188,10 +187,17 @@ impl Node {
             if left <= UNITS_FEW || left >= before / 4 * 3 {
                 break;
             }
+            // The faster it is copied again, the less is written meanwhile.
+            let is_first = before == usize::MAX;
             before = left;
             for unit in moving.take_written() {
-                self.copy_gently(relocation, moving, blocks_of(unit), true)
-                    .await?;
+                match is_first {
+                    true => {
+                        self.copy_gently(relocation, moving, blocks_of(unit), true)
+                            .await?
+                    }
+                    false => relocation.copy_blocks(blocks_of(unit), true).await?,
+                }
             }
         }
         let chunk = relocation.chunk();
@@ -210,13 +216,19 @@ impl Node {
             time::sleep(LOOK).await;
         }
         relocation.settle(&self.copies).await?;
-        for unit in moving.take_written() {
-            relocation.copy_blocks(blocks_of(unit), true).await?;
-        }
+        let rest = async {
+            for unit in moving.take_written() {
+                relocation.copy_blocks(blocks_of(unit), true).await?;
+            }
+            relocation.make_equal().await
+        };
+        let left = until.since(time::now());
+        let equal = time::timeout(left, rest).await;
+        let new = equal.unwrap_or(Err(CopyError::Written { chunk }))?;
         if moving.is_unwanted.get() {
             return Err(CopyError::NoSuchCopy { chunk });
         }
-        let moved = relocation.finish(&self.copies).await;
+        let moved = relocation.finish(&self.copies, &new).await;
         if let Err(CopyError::MayStay { .. }) = &moved {
             // What were written now on one of them would lack on the other, which may be found.
             self.copies.stop(chunk);

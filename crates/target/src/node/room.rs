@@ -108,6 +108,14 @@ impl Node {
         }
     }
 
+    /// A copy is on another disk than before: what was said of the room there says nothing of it any more.
+    pub(super) fn tell_of_room_after_move(&self, chunk: ChunkId) {
+        let disk = self.copies.disk_of(chunk);
+        let is_short = disk.is_some_and(|disk| self.room.short.borrow().contains(&disk));
+        self.push(Event::Short { chunk, is_short });
+        self.look_at_room(chunk);
+    }
+
     pub(super) fn look_at_disk(&self, disk: usize) {
         if self.copies.disks[disk].may_be_short() && self.room.is_due(time::now(), disk) {
             self.look_closely(disk);

@@ -85,32 +85,35 @@ impl Copies {
         are_alike && (has_left(used, copy, disk(copy)) || has_left(copy, used, disk(used)))
     }
 
-    /// Ends the moves between disks that a crash has cut off when both copies were durable: the one that is not used goes.
+    /// Ends the moves between disks that a crash has cut off when both copies were durable: of two equal ones the one that is not used goes.
     pub(super) async fn end_moves(&self) {
-        let left: BTreeSet<ChunkId> = {
-            let doubtful = self.doubtful.borrow();
-            let left = doubtful.iter().filter(|((chunk, _), copy)| {
-                let used = self.get(*chunk);
-                used.is_some_and(|used| self.is_move_of(&used, copy))
-            });
-            left.map(|((chunk, _), _)| *chunk).collect()
-        };
-        self.delete_old(&left).await;
+        let left = self.doubtful_where(|copies, _, used, copy| copies.is_move_of(used, copy));
+        self.delete_doubtful(left).await;
     }
 
     /// Deletes the old copies of these chunks: those that are not used and are older than the one that is. What cannot be deleted
     /// durably stays in doubt, and its disk with it.
     pub(crate) async fn delete_old(&self, chunks: &BTreeSet<ChunkId>) {
-        let is_old = |chunk: &ChunkId, copy: &Copy| {
+        let old = self.doubtful_where(|copies, chunk, used, copy| {
+            chunks.contains(&chunk) && (copies.is_newer(used, copy) || copies.is_move_of(used, copy))
+        });
+        self.delete_doubtful(old).await;
+    }
+
+    /// Copies that are not used, beside one of their chunk that is, for which this holds.
+    fn doubtful_where(
+        &self,
+        holds: impl Fn(&Self, ChunkId, &Copy, &Copy) -> bool,
+    ) -> Vec<(ChunkId, Rc<Copy>)> {
+        let doubtful = self.doubtful.borrow();
+        let found = doubtful.iter().filter(|((chunk, _), copy)| {
             let used = self.get(*chunk);
-            used.is_some_and(|used| self.is_newer(&used, copy) || self.is_move_of(&used, copy))
-        };
-        let old: Vec<(ChunkId, Rc<Copy>)> = {
-            let doubtful = self.doubtful.borrow();
-            let named = doubtful.iter().filter(|((chunk, _), _)| chunks.contains(chunk));
-            let old = named.filter(|((chunk, _), copy)| is_old(chunk, copy));
-            old.map(|((chunk, _), copy)| (*chunk, copy.clone())).collect()
-        };
+            used.is_some_and(|used| holds(self, *chunk, &used, copy))
+        });
+        found.map(|((chunk, _), copy)| (*chunk, copy.clone())).collect()
+    }
+
+    async fn delete_doubtful(&self, old: Vec<(ChunkId, Rc<Copy>)>) {
         let mut deleted: BTreeMap<usize, Vec<ChunkId>> = BTreeMap::new();
         for (chunk, copy) in old {
             let disk = &self.disks[copy.disk];

@@ -10,6 +10,7 @@ use bdev::{ChannelExt, IoError};
 use blobstore::{Blob, BlobId, Blobstore};
 use foundation::{BlockCount, Lba};
 use reactor::buffer::BUFFER_BYTES_MAX;
+use reactor::sync::Permit;
 use reactor::{BufferPool, time};
 use volume::{ChunkId, PersistToken};
 
@@ -24,6 +25,9 @@ use super::{
 pub(super) const ATTRIBUTE_MOVED: &str = "redhare.moved";
 /// Between two looks whether requests of a copy have ended.
 const LOOK: Duration = Duration::from_millis(1);
+/// How long a commit that finds no room is tried again, and how often.
+const ROOM_PATIENCE: Duration = Duration::from_secs(3);
+const ROOM_LOOK: Duration = Duration::from_millis(50);
 
 /// A copy that moves.
 pub(in crate::node) struct Relocation {
@@ -38,6 +42,12 @@ pub(in crate::node) struct Relocation {
     pending: Cell<Option<PersistToken>>,
     /// The new blob may be found.
     is_named: Cell<bool>,
+}
+
+/// The new copy once it is equal to the frozen one, of which nobody writes the checksums meanwhile.
+pub(in crate::node) struct Equal {
+    copy: Rc<Copy>,
+    _still: Option<Permit>,
 }
 
 /// What a copy that has moved says of where it comes from.
@@ -208,11 +218,10 @@ impl Relocation {
         Ok(())
     }
 
-    /// Makes the new copy equal, durable and the one that is used, and deletes the old one durably.
-    pub(in crate::node) async fn finish(&self, copies: &Copies) -> Result<(), CopyError> {
+    /// Makes the new copy equal: the checksums, which nobody writes any more, and the record.
+    pub(in crate::node) async fn make_equal(&self) -> Result<Equal, CopyError> {
         let (chunk, old) = (self.chunk, &self.old);
-        // Nobody writes checksums meanwhile.
-        let _still = match &old.sums {
+        let still = match &old.sums {
             Some(sums) => Some(sums.hold_still().await),
             None => None,
         };
@@ -221,10 +230,16 @@ impl Relocation {
             let tail = tail_blocks(self.chunk_blocks());
             self.copy_pages(first..first + tail, false).await?;
         }
-        let new = Rc::new(self.new_copy());
-        write_slot(&new, false)
+        let copy = Rc::new(self.new_copy());
+        write_slot(&copy, false)
             .await
             .map_err(|source| CopyError::Record { chunk, source })?;
+        Ok(Equal { copy, _still: still })
+    }
+
+    /// Makes the new copy durable and the one that is used, and deletes the old one durably.
+    pub(in crate::node) async fn finish(&self, copies: &Copies, new: &Equal) -> Result<(), CopyError> {
+        let (chunk, old, new) = (self.chunk, &self.old, &new.copy);
         // A snapshot may have been made since it began.
         check_apart(chunk, &self.old_blob)?;
         if old.stopped.get() {
@@ -233,7 +248,7 @@ impl Relocation {
         let named = self.name(copies.disks[old.disk].uuid).await;
         if named.is_err() || old.stopped.get() {
             let why = named.err().unwrap_or(CopyError::NoSuchCopy { chunk });
-            return Err(self.unless_it_stays(copies, &new, why).await);
+            return Err(self.unless_it_stays(copies, new, why).await);
         }
         copies.replace(old, new.clone());
         // Where it is not known whether that is durable, the old one may be found again: neither may be written then.
@@ -261,7 +276,7 @@ impl Relocation {
                 self.blob.set_attribute(name, &value).map_err(failed)?;
             }
         }
-        self.store.sync().await.map_err(failed)
+        sync_patiently(&self.store).await.map_err(failed)
     }
 
     /// Deletes the new copy, which may be found already. If that cannot be made durable, both stay, and neither may be written any more.
@@ -320,16 +335,29 @@ impl Copies {
 /// Deletes the blob of a copy that is used no more once nothing is asked of it, durably.
 async fn delete_durably(copies: &Copies, copy: &Rc<Copy>, blob: &Blob) -> Result<(), blobstore::Error> {
     let disk = &copies.disks[copy.disk];
+    // Until it is durable, what the journal has of it stays there.
+    disk.deleting.set(disk.deleting.get() + 1);
     // Reads hold it, and whoever writes the records of a whole disk; the last is the caller.
     while Rc::strong_count(copy) > 1 {
         time::sleep(LOOK).await;
     }
-    // Until it is durable, what the journal has of it stays there.
-    disk.deleting.set(disk.deleting.get() + 1);
     let deleted = match disk.store.delete(blob.id()).await {
-        Ok(()) | Err(blobstore::Error::NoSuchBlob(_)) => disk.store.sync().await,
+        Ok(()) | Err(blobstore::Error::NoSuchBlob(_)) => sync_patiently(&disk.store).await,
         Err(error) => Err(error),
     };
+    // Nothing of the chunk is said to be deleted before that is known.
+    disk.has_unsynced.set(disk.has_unsynced.get() | deleted.is_err());
     disk.deleting.set(disk.deleting.get() - 1);
     deleted
+}
+
+/// Want of room passes, and is no failure of the disk.
+async fn sync_patiently(store: &Blobstore) -> Result<(), blobstore::Error> {
+    let until = time::now() + ROOM_PATIENCE;
+    loop {
+        match store.sync().await {
+            Err(blobstore::Error::NoRoom { .. }) if time::now() < until => time::sleep(ROOM_LOOK).await,
+            synced => return synced,
+        }
+    }
 }
