@@ -579,6 +579,7 @@ fn of_two_that_a_crash_has_left_either_has_all_and_the_one_that_took_part_since_
             let _ = machine.moves(2);
             machine.simulation.run_for(Duration::from_secs(10));
             machine.cut_power();
+            machine.device(1).cut_power_at(u64::MAX);
             if machine.found() != [1, 2] {
                 continue;
             }
