@@ -165,7 +165,8 @@ impl Copies {
                     }
                     Found::Copy(chunk, copy) => {
                         let known = copies.remove(&chunk).map(|known| {
-                            let disk = disks[known.disk].uuid;
+                            // On this disk itself, if it has two.
+                            let disk = disks.get(known.disk).map_or(opened.uuid, |disk| disk.uuid);
                             (known, disk)
                         });
                         let (newer, older) = doubtful::newer_of(copy, known);

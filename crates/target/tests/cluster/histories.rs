@@ -378,7 +378,7 @@ fn blocks_are_linearizable_while_copies_move_between_disks_whatever_befalls_a_no
 
 /// With moving copies a seed takes longer.
 fn seeds_of(moves: bool) -> Vec<u64> {
-    foundation::seeds::from_environment(if moves { 14 } else { 28 })
+    foundation::seeds::from_environment(if moves { 7 } else { 28 })
 }
 
 fn all_histories(moves: bool) {

@@ -53,11 +53,20 @@ fn disk(which: u128) -> DiskConfig {
     }
 }
 
+/// No step of a test takes longer, and how often it is looked whether it has ended.
+const LIMIT_MS: u64 = 30_000;
+const STEP_MS: u64 = 20;
+
 struct Machine {
     simulation: Simulation,
     host: Host,
     life: u64,
     node: Rc<RefCell<Option<Rc<Node>>>>,
+}
+
+async fn flush(client: &Client, life: u64) {
+    let (status, _) = client.run(NativeOperation::Flush, life, 0, 0, Data::None).await;
+    assert_eq!(status, Status::Done);
 }
 
 /// What came of something that was begun in the simulation; none if it was cut off.
@@ -76,7 +85,10 @@ impl Machine {
             let operation = NativeOperation::Deallocate { fua: false };
             let (status, _) = client.run(operation, life, ZEROED, 2, Data::None).await;
             assert_eq!(status, Status::Done);
+            flush(&client, life).await;
         });
+        // Until the volume has cleared its marks.
+        machine.simulation.run_for(Duration::from_secs(10));
         machine
     }
 
@@ -156,8 +168,18 @@ impl Machine {
 
     fn does<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
         let outcome = self.begins(work);
-        self.simulation.run_for(Duration::from_secs(10));
-        outcome.take().expect("it has ended")
+        self.ends(&outcome)
+    }
+
+    /// What came of something, once it has ended.
+    fn ends<T>(&self, outcome: &Outcome<T>) -> T {
+        for _ in 0..LIMIT_MS / STEP_MS {
+            self.simulation.run_for(Duration::from_millis(STEP_MS));
+            if let Some(outcome) = outcome.take() {
+                return outcome;
+            }
+        }
+        panic!("it has not ended within {LIMIT_MS} ms");
     }
 
     fn moves(&self, to: u128) -> Outcome<Result<(), CopyError>> {
@@ -167,8 +189,7 @@ impl Machine {
 
     fn has_moved(&self, to: u128) -> Result<(), CopyError> {
         let outcome = self.moves(to);
-        self.simulation.run_for(Duration::from_secs(10));
-        outcome.take().expect("it has ended")
+        self.ends(&outcome)
     }
 
     fn as_client<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Client) -> F + 'static) {
@@ -179,8 +200,7 @@ impl Machine {
             work(Client::connect(host, 0, 1).await.unwrap()).await;
             *put.borrow_mut() = Some(());
         });
-        self.simulation.run_for(Duration::from_secs(30));
-        done.take().expect("the client has not finished");
+        self.ends(&done);
     }
 
     /// All that was written is there; `last` is what the first blocks hold.
@@ -463,7 +483,7 @@ fn wherever_the_power_is_cut_the_copy_is_on_one_disk_with_all_that_was_written()
             let mut machine = Machine::with_copy(4);
             machine.device(which).cut_power_at(at);
             let outcome = machine.moves(2);
-            machine.simulation.run_for(Duration::from_secs(10));
+            machine.simulation.run_for(Duration::from_secs(2));
             let has_ended = matches!(outcome.take(), Some(Ok(())));
             machine.cut_power();
             machine.start(if at % 2 == 0 { &[1, 2] } else { &[2, 1] });
@@ -489,7 +509,7 @@ fn wherever_the_power_is_cut_the_copy_is_on_one_disk_with_all_that_was_written()
 fn whichever_disk_fails_the_copy_is_where_it_was_or_takes_no_further_part() {
     let mut stopped = 0;
     for (which, writes) in [(1, false), (1, true), (2, false), (2, true)] {
-        for after in 0..40 {
+        for after in (0..40).step_by(2) {
             let mut machine = Machine::with_copy(5);
             let outcome = machine.moves(2);
             machine.simulation.run_for(Duration::from_micros(after * 200));
@@ -498,8 +518,10 @@ fn whichever_disk_fails_the_copy_is_where_it_was_or_takes_no_further_part() {
                 true => machine.device(which).fail_writes(true),
                 false => machine.device(which).fail_syncs(true),
             }
-            machine.simulation.run_for(Duration::from_secs(10));
-            let outcome = outcome.take().expect("it has ended");
+            let outcome = match ended_before {
+                true => outcome.take().expect("it has ended"),
+                false => machine.ends(&outcome),
+            };
             machine.device(which).fail_writes(false);
             machine.device(which).fail_syncs(false);
             let stops = matches!(outcome, Err(CopyError::MayStay { .. }));
@@ -513,7 +535,7 @@ fn whichever_disk_fails_the_copy_is_where_it_was_or_takes_no_further_part() {
                 !(stops && wrote.get()),
                 "disk {which} fails after {after}: it is written"
             );
-            if stops && after % 2 == 0 {
+            if stops && after % 4 == 0 {
                 let node = machine.node();
                 let deleted = machine.does(async move { node.delete_copy(chunk(), Epoch(100)).await });
                 machine.cut_power();
@@ -568,44 +590,47 @@ fn forces_writes(machine: &Machine) -> Rc<Cell<u64>> {
 /// the copy, also if the other one is lost. Used alone, it is the one that is used later, whichever comes back.
 #[test]
 fn of_two_that_a_crash_has_left_either_has_all_and_the_one_that_took_part_since_is_used() {
-    let mut left_both = 0;
+    let mut left_both = [0, 0];
     let first = Machine::with_copy(4).device(1).operations();
     for at in first..first + 90 {
-        for stays in [1, 2] {
-            let mut machine = Machine::with_copy(4);
-            let acknowledged = forces_writes(&machine);
-            machine.device(1).cut_power_at(at);
-            machine.simulation.run_for(Duration::from_micros(500));
-            let _ = machine.moves(2);
-            machine.simulation.run_for(Duration::from_secs(10));
+        let stays = 1 + u128::from(at % 2);
+        let mut machine = Machine::with_copy(4);
+        let acknowledged = forces_writes(&machine);
+        machine.device(1).cut_power_at(at);
+        machine.simulation.run_for(Duration::from_micros(500));
+        let _ = machine.moves(2);
+        machine.simulation.run_for(Duration::from_secs(2));
+        machine.cut_power();
+        machine.device(1).cut_power_at(u64::MAX);
+        if machine.found() != [1, 2] {
+            continue;
+        }
+        left_both[stays as usize - 1] += 1;
+        machine.start(&[stays]);
+        machine.serve();
+        machine.has_all(1);
+        let (life, last) = (machine.life, acknowledged.get());
+        machine.as_client(move |client| async move {
+            let found = client.read_until_done(life, UNKNOWN).await;
+            let found = u64::from_le_bytes(found[..8].try_into().unwrap());
+            assert!(
+                found >= last,
+                "cut at {at}: write {found} is there, {last} were acknowledged"
+            );
+            client.write_until_done(life, WRITTEN[0], 55).await;
+            flush(&client, life).await;
+        });
+        for disks in [[1, 2], [2, 1]] {
             machine.cut_power();
-            machine.device(1).cut_power_at(u64::MAX);
-            if machine.found() != [1, 2] {
-                continue;
-            }
-            left_both += 1;
-            machine.start(&[stays]);
+            machine.start(&disks);
             machine.serve();
-            machine.has_all(1);
-            let (life, last) = (machine.life, acknowledged.get());
-            machine.as_client(move |client| async move {
-                let found = client.read_until_done(life, UNKNOWN).await;
-                let found = u64::from_le_bytes(found[..8].try_into().unwrap());
-                assert!(
-                    found >= last,
-                    "cut at {at}: write {found} is there, {last} were acknowledged"
-                );
-                client.write_until_done(life, WRITTEN[0], 55).await;
-            });
-            for disks in [[1, 2], [2, 1]] {
-                machine.cut_power();
-                machine.start(&disks);
-                machine.serve();
-                machine.has_all(55);
-            }
+            machine.has_all(55);
         }
     }
-    assert!(left_both > 0, "no cut leaves both");
+    assert!(
+        left_both[0] > 0 && left_both[1] > 0,
+        "no cut leaves both: {left_both:?}"
+    );
 }
 
 /// A read is with the disk that the copy leaves when it has left; the checksums that it is compared with are not in memory.
@@ -630,6 +655,7 @@ fn a_read_that_begins_at_any_time_of_a_move_ends_well() {
         });
         machine.simulation.run_for(Duration::from_millis(10));
         machine.has_moved(2).unwrap();
+        machine.simulation.run_for(Duration::from_millis(200));
         assert!(ended.get(), "the read after {after}");
         machine
             .device(1)
