@@ -356,7 +356,7 @@ async fn sync_patiently(store: &Blobstore) -> Result<(), blobstore::Error> {
     let until = time::now() + ROOM_PATIENCE;
     loop {
         match store.sync().await {
-            Err(blobstore::Error::NoRoom { .. }) if time::now() < until => time::sleep(ROOM_LOOK).await,
+            Err(blobstore::Error::NoRoom) if time::now() < until => time::sleep(ROOM_LOOK).await,
             synced => return synced,
         }
     }
