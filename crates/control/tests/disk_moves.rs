@@ -445,3 +445,64 @@ fn a_store_that_is_put_back_goes_on_with_what_still_moves() {
     until_quiet(&mut cluster);
     assert_even(&cluster);
 }
+
+#[test]
+fn what_shares_blocks_with_a_snapshot_is_not_asked_for_and_a_drain_that_needs_it_is_refused() {
+    let store = MemoryStore::new();
+    let mut cluster = movers(&store, 3);
+    let (_, begun) = cluster.master.begin_snapshot("v", "monday", 7).unwrap();
+    cluster
+        .master
+        .complete_snapshot(begun.volume, begun.number)
+        .unwrap();
+    // None can be given up, either.
+    let refused = cluster.master.drain(node(1), Some(disk(1, 1)), cluster.now);
+    assert!(
+        matches!(refused, Err(ControlError::DrainNodes { .. })),
+        "{refused:?}"
+    );
+    add_disks(&mut cluster);
+    cluster.run(120);
+    let revision = cluster.master.revision().unwrap();
+    cluster.run(900);
+    assert_eq!(cluster.master.revision().unwrap(), revision, "nothing is tried");
+    assert_eq!(state(&cluster), RebalanceState::Even);
+    assert_eq!(on_disks(&cluster, 1)[2], 0);
+    // Once it is gone they are.
+    cluster.master.delete_snapshot("v", "monday").unwrap();
+    until_quiet(&mut cluster);
+    cluster.run(900);
+    until_quiet(&mut cluster);
+    assert_even(&cluster);
+}
+
+#[test]
+fn a_disk_that_is_drained_while_a_copy_comes_to_it_counts_that_and_gives_it_away_again() {
+    let store = MemoryStore::new();
+    let mut cluster = movers(&store, 2);
+    add_disks(&mut cluster);
+    let moving = until_one_moves(&mut cluster).moving;
+    let left = cluster
+        .master
+        .drain(moving.node, Some(moving.to), cluster.now)
+        .unwrap();
+    let placed = cluster.placed_on(moving.to) as u32;
+    assert_eq!(left.copies, placed + 1, "it may be there already");
+    for _ in 0..400 {
+        let left = cluster
+            .master
+            .left_to_drain(moving.node, Some(moving.to))
+            .unwrap();
+        if left.copies == 0 {
+            break;
+        }
+        cluster.step();
+    }
+    assert_eq!(cluster.placed_on(moving.to), 0);
+    let comes = cluster
+        .disk_moves()
+        .iter()
+        .any(|known| known.moving.to == moving.to);
+    assert!(!comes, "nothing comes to it any more");
+    cluster.assert_whole();
+}

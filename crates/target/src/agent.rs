@@ -401,7 +401,7 @@ async fn move_copy(node: Rc<Node>, chunk: agentlink::Chunk, disk: u128) {
     if let Err(error) = &moved {
         tracing::warn!(?chunk, disk = format!("{disk:032x}"), %error, "a copy does not move to another disk");
     }
-    if let Err(CopyError::MayStay { .. }) = &moved {
+    if let Err(CopyError::MayStay { .. } | CopyError::Stopped { .. }) = &moved {
         // It may be on either disk: the next life finds out, and is told again.
         return;
     }

@@ -177,6 +177,11 @@ impl Care {
         }
     }
 
+    /// A chunk is looked at soon, as one of which something is to be done.
+    pub(super) fn look_at(&mut self, id: ChunkId) {
+        self.chunks.hurry(id);
+    }
+
     fn forget(&mut self, id: ChunkId) {
         self.chunks.remove(id);
         self.filling.remove(&id);

@@ -11,6 +11,7 @@ use foundation::Instant;
 
 use crate::configuration::Standing;
 use crate::controller::balance::{BEGINS, ENDS, Share, Shares};
+use crate::controller::disk_moves::LEFT_ALONE;
 use crate::controller::{Controller, PAGE, Stored};
 use crate::error::ControlError;
 use crate::identity::{ChunkId, DiskId, NodeId, VolumeNumber};
@@ -250,6 +251,11 @@ impl<S: MetadataStore> Controller<S> {
                 .shares
                 .best(bytes, false, vec![copy.disk], &targets, |_, _| true);
             let Some((from, to)) = best else { continue };
+            if !self.may_change_disks(&volume.record) {
+                // Until its snapshots are gone, say.
+                self.balancer.disks.leaves_out(node, now + LEFT_ALONE);
+                continue;
+            }
             if let Some(until) = self.disk_moves.left_alone(id, node, now) {
                 self.balancer.disks.leaves_out(node, until);
                 continue;

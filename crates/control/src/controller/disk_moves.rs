@@ -22,7 +22,7 @@ use crate::record::Record;
 use crate::store::{MetadataStore, Operation, Transaction};
 
 /// A copy that its node could not move is not tried again for so long.
-const LEFT_ALONE: Duration = Duration::from_secs(600);
+pub(super) const LEFT_ALONE: Duration = Duration::from_secs(600);
 /// Of the chunks that wait for a node to move another copy so many are looked at when that has ended.
 const NEXT_MAX: usize = 4;
 
@@ -117,6 +117,12 @@ impl DiskMoves {
     /// Whether a copy of this chunk is on its way.
     pub(super) fn has(&self, id: ChunkId) -> bool {
         self.moves.contains_key(&id)
+    }
+
+    /// The chunks of which a copy comes to this disk of a node, with its bytes.
+    pub(super) fn coming(&self, node: NodeId, disk: DiskId) -> impl Iterator<Item = DiskMove> + '_ {
+        let moves = self.moves.values().copied();
+        moves.filter(move |moving| (moving.node, moving.to) == (node, disk))
     }
 
     /// Whether its copy on this disk of a node is.
@@ -269,9 +275,9 @@ impl<S: MetadataStore> Controller<S> {
         let known = self.disk_moves.moves.get(&id);
         let is_known = |record: &Stored<DiskMove>| known == Some(&record.record);
         let Some(record) = record.filter(is_known) else {
-            // Another master has decided otherwise.
+            // Another master has decided otherwise: whatever it is, it is looked at.
             self.note_disk_moves()?;
-            return Ok(true);
+            return Ok(false);
         };
         let moving = record.record;
         let stored = self.read::<Chunk>(&chunk_key)?;
@@ -308,6 +314,10 @@ impl<S: MetadataStore> Controller<S> {
         })?;
         if !self.commit(&transaction)? {
             return Ok(false);
+        }
+        if moved.is_some() && self.care.is_drained(moving.node, Some(moving.to)) {
+            // It has come to where nothing is to be.
+            self.care.look_at(id);
         }
         if moved.is_some() {
             self.disk_moves.refused.remove(&(id, moving.node));

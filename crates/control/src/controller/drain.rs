@@ -156,6 +156,14 @@ impl<S: MetadataStore> Controller<S> {
             drained.copies += 1;
             drained.bytes.0 += sizes.get(&id.volume).map_or(0, |bytes| bytes.0);
         })?;
+        // What is on its way there may be there already.
+        for moving in disk
+            .into_iter()
+            .flat_map(|disk| self.disk_moves.coming(node, disk))
+        {
+            drained.copies += 1;
+            drained.bytes.0 += moving.bytes.0;
+        }
         Ok(drained)
     }
 
@@ -249,7 +257,8 @@ impl<S: MetadataStore> Controller<S> {
             // is drained: where no other node has room, or only in the rack of another copy.
             let is_out = !chunk.members().any(|(member, _)| member == node);
             let renews = is_out || has_spare(chunk.member_count(), &volume.geometry);
-            let renews = renews && disk.is_some() && self.renews(node) || shifts && !is_out;
+            let shifts = shifts && !is_out && self.may_change_disks(volume);
+            let renews = renews && disk.is_some() && self.renews(node) || shifts;
             let own = before.crowd(spread, node, others());
             let best = match renews && spread == Spread::Rack && !racks.are_few_for(volume) {
                 true => {

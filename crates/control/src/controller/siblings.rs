@@ -56,6 +56,11 @@ impl<S: MetadataStore> Controller<S> {
         self.heard.get(&node).is_some_and(|heard| heard.doubts)
     }
 
+    /// Whether copies of a volume may move between disks: what shares its blocks with a snapshot or with what it is a clone of does not.
+    pub(super) fn may_change_disks(&self, volume: &Volume) -> bool {
+        volume.origin.is_none() && !self.snapshots.has_any_of(volume.number)
+    }
+
     /// Drained disks that work, of nodes that can move copies away from them.
     pub(super) fn givers(&self, now: Instant) -> Result<BTreeSet<(NodeId, DiskId)>, ControlError> {
         let drains: Vec<(NodeId, DiskId)> = self
@@ -87,8 +92,8 @@ impl<S: MetadataStore> Controller<S> {
         now: Instant,
     ) -> Option<Copy> {
         let (geometry, members) = (&volume.geometry, chunk.member_count());
-        if members != chunk.copies.len() || members < usize::from(geometry.copies) || self.disk_moves.has(id)
-        {
+        let lacks = members != chunk.copies.len() || members < usize::from(geometry.copies);
+        if lacks || self.disk_moves.has(id) || !self.may_change_disks(volume) {
             return None;
         }
         let has_room_beside = |copy: &Copy| {

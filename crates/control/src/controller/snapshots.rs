@@ -102,6 +102,11 @@ impl Snapshots {
         })
     }
 
+    /// Whether a volume has any, in whatever state.
+    pub(super) fn has_any_of(&self, volume: VolumeNumber) -> bool {
+        self.known.range(all_of(volume)).next().is_some()
+    }
+
     /// Those that are complete.
     pub(super) fn complete(&self) -> &BTreeMap<SnapshotKey, Snapshot> {
         &self.complete

@@ -141,6 +141,13 @@ impl<S: MetadataStore> Controller<S> {
             .drains()
             .map(|drain| (drain, Drained::default()))
             .collect();
+        // What is on its way to a disk may be there already.
+        for (_, moving) in self.disk_moves.all() {
+            if let Some(drained) = drained.get_mut(&(moving.node, Some(moving.to))) {
+                drained.copies += 1;
+                drained.bytes.0 += moving.bytes.0;
+            }
+        }
         self.read_range::<Chunk>(keys::CHUNKS.to_vec(), &end, |key, stored| {
             let Some(id) = keys::parse_chunk(key) else { return };
             if !drained.is_empty() {

@@ -110,6 +110,12 @@ pub enum CopyError {
         /// Why.
         source: IoError,
     },
+    /// Its disk has failed, or a move of it.
+    #[error("the copy of {chunk:?} takes no further part until its node is started anew")]
+    Stopped {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// It would need the room of both on the other disk.
     #[error(
         "the copy of {chunk:?} shares blocks with a snapshot or with what it is a clone of, and stays on its disk: delete the snapshots, or wait until the clone \

@@ -68,6 +68,10 @@ impl Copies {
         let old = self.get(chunk).ok_or(CopyError::NoSuchCopy { chunk })?;
         let disk = self.disks.iter().position(|disk| disk.uuid == uuid);
         let disk = disk.ok_or(CopyError::NoSuchDisk { disk: uuid })?;
+        // Of a move that failed before, perhaps, so that nobody knows where it is.
+        if old.stopped.get() {
+            return Err(CopyError::Stopped { chunk });
+        }
         if disk == old.disk {
             return Ok(None);
         }
@@ -76,9 +80,6 @@ impl Copies {
         }
         if self.damaged.borrow().contains_key(&chunk) {
             return Err(CopyError::Damaged { chunk });
-        }
-        if old.stopped.get() {
-            return Err(CopyError::NoSuchCopy { chunk });
         }
         let failed = |source| CopyError::Store { chunk, source };
         let old_blob = self.disks[old.disk].store.blob(old.blob).map_err(failed)?;
