@@ -11,14 +11,16 @@ use crate::support::{Place, wait_until};
 
 const NODES: u16 = 3;
 const CHUNKS: u64 = 16;
+/// The file of a node's second disk.
+const SECOND: &str = "disk2";
 
 impl Nodes {
-    /// What is promised on each disk of a node, in chunks.
-    fn promised(&self, number: u16) -> Vec<u64> {
-        let row = self.row(number);
-        let disks = row["disk_health"].as_array().cloned().unwrap_or_default();
-        let promised = |disk: &Value| disk["allocated_bytes"].as_u64().unwrap_or(0) >> 24;
-        disks.iter().map(promised).collect()
+    /// What is promised on the first disk of a node and on the second, in chunks.
+    fn promised(&self, number: u16) -> [u64; 2] {
+        ["disk", SECOND].map(|file| {
+            let disk = self.disk_called(number, file);
+            disk["allocated_bytes"].as_u64().unwrap_or(0) >> 24
+        })
     }
 
     /// The configurations of all chunks, by which it is seen that nobody was left out.
@@ -37,15 +39,15 @@ fn disks_that_are_added_to_all_nodes_get_half_of_what_the_others_have() {
     let create = "volume create data --size 256MiB --chunk-size 16MiB --copies 3";
     let files = cluster.import(create, 91, 2 << 20);
     for number in 1..=NODES {
-        assert_eq!(cluster.promised(number), [CHUNKS]);
-        cluster.use_disks(number, &["disk", "disk2"]);
+        assert_eq!(cluster.promised(number), [CHUNKS, 0]);
+        cluster.use_disks(number, &["disk", SECOND]);
         cluster.kill_node(number);
         cluster.start_node(number);
         cluster.wait_for_living(NODES.into());
         cluster.wait_for_sync();
     }
     wait_until("a copy has moved", || {
-        (1..=NODES).any(|number| cluster.promised(number).get(1).is_some_and(|moved| *moved > 0))
+        (1..=NODES).any(|number| cluster.promised(number)[1] > 0)
     });
     // In the middle, if it is not over yet: the target of one node and all of another.
     cluster.replace_target(1);
@@ -62,8 +64,8 @@ fn disks_that_are_added_to_all_nodes_get_half_of_what_the_others_have() {
     assert_eq!(balance["state"], "even", "{balance}");
 
     let before = cluster.members();
-    let (id, row) = (cluster.id(3), cluster.row(3));
-    let disk = row["disk_health"][1]["uuid"].as_str().unwrap().to_owned();
+    let (id, disk) = (cluster.id(3), cluster.disk_called(3, SECOND));
+    let disk = disk["uuid"].as_str().unwrap().to_owned();
     cluster.succeed(&["node", "drain", &id, "--disk", &disk]);
     cluster.compare(&files, "draining");
     wait_until("all has gone to the other disk", || {
@@ -71,7 +73,7 @@ fn disks_that_are_added_to_all_nodes_get_half_of_what_the_others_have() {
     });
     assert_eq!(cluster.members(), before, "nobody was left out for it");
     wait_until("what was there is deleted", || {
-        cluster.row(3)["disk_health"][1]["used_bytes"] == JOURNAL_BYTES
+        cluster.disk_called(3, SECOND)["used_bytes"] == JOURNAL_BYTES
     });
     // What moved is there after a power cut.
     cluster.kill_node(3);

@@ -12,7 +12,7 @@ const FILE: &str = "disk2";
 
 impl Nodes {
     /// A node's disk as `redhare status` shows it, by the name of its file.
-    fn disk_called(&self, number: u16, file: &str) -> Value {
+    pub(crate) fn disk_called(&self, number: u16, file: &str) -> Value {
         let path = self.directory(number).join(file).display().to_string();
         let row = self.row(number);
         let mut disks = row["disk_health"].as_array().into_iter().flatten();
