@@ -60,8 +60,9 @@ fn disks_that_are_added_to_all_nodes_get_half_of_what_the_others_have() {
         (1..=NODES).all(|number| cluster.promised(number) == half)
     });
     cluster.compare(&files, "even");
-    let balance = cluster.json(&["cluster", "rebalance"]);
-    assert_eq!(balance["state"], "even", "{balance}");
+    wait_until("it rests", || {
+        cluster.json(&["cluster", "rebalance"])["state"] == "even"
+    });
 
     let before = cluster.members();
     let (id, disk) = (cluster.id(3), cluster.disk_called(3, SECOND));
