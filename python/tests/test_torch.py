@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pathlib
 import warnings
@@ -220,6 +221,18 @@ def test_ranks_together_read_everything_once(length, world_size, shuffle):
     assert len(set(together)) == len(together) == length // world_size * world_size
     own = Order(length, shuffle=shuffle, seed=3, epoch=1, world_size=world_size, rank=world_size - 1)
     assert own[:] == list(own) and own[1:-1:2] == list(own)[1:-1:2]
+
+
+@pytest.mark.parametrize("settings", [{"shuffle": False}, {"seed": 5}, {"drop_last": True}, {"window": 3, "block": 2}])
+def test_slices_of_an_order_are_those_of_its_list(settings):
+    ends = [None, *range(-8, 9)]
+    slices = [slice(*ones) for ones in itertools.product(ends, ends, [None, *range(-4, 0), *range(1, 5)])]
+    for length, world_size in ((0, 1), (1, 2), (6, 1), (6, 2), (7, 3), (2, 4)):
+        for rank in range(world_size):
+            order = Order(length, rank=rank, world_size=world_size, **settings)
+            single = [order[place] for place in range(len(order))]
+            for part in slices:
+                assert order[part] == single[part], (length, rank, world_size, part)
 
 
 def epoch_of(loader: Loader) -> list[bytes]:

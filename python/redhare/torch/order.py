@@ -76,7 +76,9 @@ class Order(Sequence[int]):
             if step > 0:
                 return self._windows.part(start, max(start, stop), step)
             return [self._windows[place] for place in range(start, stop, step)]
-        places = range(start * self._world_size + self._rank, stop * self._world_size, step * self._world_size)
+        # The rank moves the end along with the start: a range that goes down ends where this rank's place would be, too.
+        start, stop, step = (place * self._world_size for place in (start, stop, step))
+        places = range(start + self._rank, stop + self._rank, step)
         if self._permutation is None:
             return [place % self._length for place in places]
         if places and places.step > 0 and places[-1] < self._length:
