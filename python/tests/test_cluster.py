@@ -58,25 +58,76 @@ def spoil(disk: pathlib.Path, contents: list[bytes]) -> int:
     return spoiled
 
 
-def test_what_is_rotten_on_two_nodes_is_read_from_the_third(cluster, tmp_path):
+@pytest.fixture(scope="module")
+def unchecked(cluster):
+    """The address of a volume whose nodes check nothing, so that what is rotten comes through to PackFS."""
+    cluster.run("volume", "create", "rotten", "--size", "64MiB", "--checksums", "off", check=True)
+    cluster.run("fs", "format", "rotten", check=True)
+    yield f"redhare://{cluster.masters}/rotten"
+    cluster.run("volume", "delete", "rotten", check=True)
+
+
+def test_what_is_rotten_on_two_nodes_is_read_from_the_third(cluster, unchecked, tmp_path):
     # Nothing that another volume of these disks begins with.
     contents = [random.Random(f"rotten {number}").randbytes(3000) for number in range(20)]
     for number, content in enumerate(contents):
         (tmp_path / f"{number:02}").write_bytes(content)
-    cluster.run("volume", "create", "rotten", "--size", "64MiB", "--checksums", "off", check=True)
-    cluster.run("fs", "format", "rotten", check=True)
-    cluster.run("fs", "import", str(tmp_path), "rotten", check=True)
+    cluster.run("fs", "import", str(tmp_path), "rotten:files", check=True)
     for node in ("node1", "node2"):
         assert spoil(cluster.data / node / "disk", contents) == len(contents)
     for via in ("disk", "socket"):
-        with redhare.open(f"redhare://{cluster.masters}/rotten", via=via) as data:
+        with redhare.open(unchecked, root="files", via=via) as data:
             assert data.read_many(range(len(data))) == contents
     # Where the last one is as bad, nothing else than what was written is given.
     assert spoil(cluster.data / "node3" / "disk", contents) == len(contents)
-    with redhare.open(f"redhare://{cluster.masters}/rotten") as data, pytest.raises(OSError, match="0") as found:
+    with redhare.open(unchecked, root="files") as data, pytest.raises(OSError, match="0") as found:
         data.read_many(range(len(data)))
     assert found.value.errno == errno.EIO
-    cluster.run("volume", "delete", "rotten", check=True)
+
+
+def spoil_all(disk: pathlib.Path, name: bytes) -> int:
+    """Changes a byte of each occurrence of a name on a disk; how many there were. Holes are not read: that would fill them."""
+    spoiled, end = 0, disk.stat().st_size
+    with open(disk, "r+b") as file:
+        at = 0
+        while at < end:
+            try:
+                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                assert error.errno == errno.ENXIO
+                break
+            hole = os.lseek(file.fileno(), at, os.SEEK_HOLE)
+            content = os.pread(file.fileno(), hole - at, at)
+            found = content.find(name)
+            while found >= 0:
+                os.pwrite(file.fileno(), bytes([content[found] ^ 0xFF]), at + found)
+                spoiled += 1
+                found = content.find(name, found + 1)
+            at = hole
+    return spoiled
+
+
+def test_a_writer_reads_an_index_that_is_rotten_on_two_nodes_from_the_third(cluster, unchecked, tmp_path):
+    nodes = ("node1", "node2", "node3")
+    for well in nodes:
+        # A few pages of names, whichever node is asked first.
+        names = [f"{well}-has-a-name-in-the-index-{number:04}" for number in range(300)]
+        (tmp_path / well).mkdir()
+        for name in names:
+            (tmp_path / well / name).write_text(name)
+        cluster.run("fs", "import", str(tmp_path / well), f"rotten:{well}", check=True)
+        for node in nodes:
+            if node != well:
+                assert spoil_all(cluster.data / node / "disk", f"{well}-has-a-name".encode()) > 0
+        with redhare.open(unchecked, writable=True, wait=60) as writer:
+            writer.write(f"{well}/another", b"another")
+            writer.write(f"{well}/{names[150]}", b"changed")
+            writer.remove(f"{well}/{names[7]}")
+            assert writer.list(well) == sorted({*names, "another"} - {names[7]})
+            writer.commit()
+        with redhare.open(unchecked) as data:
+            assert data[f"{well}/another"] == b"another" and data[f"{well}/{names[150]}"] == b"changed"
+            assert data.list(well) == sorted({*names, "another"} - {names[7]})
 
 
 def more(cluster, folder: pathlib.Path, name: str) -> None:

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bdev::BlockDevice;
 use bdev::fence::TokenKeeper;
 use bdev::file::{FileDevice, FileOptions};
-use client::{MasterLeases, Nearby, Session};
+use client::{Copies, MasterLeases, Nearby, Session};
 use packfs::files::{
     FileError, FileOptions as WritingOptions, FileSystem, NewInode, RenameMode, SetAttributes,
 };
@@ -145,7 +145,10 @@ async fn open(
             let channel = Rc::new(session.device(*nearby).open());
             let leases = MasterLeases::new(session, &holder());
             let leases = leases.map_err(|error| Failure::new(libc::EIO, error))?;
-            (Medium::new(channel), Rc::new(leases), None)
+            // What one node has rotten the next one gives, for a writer as for a reader.
+            let copies = Rc::new(Copies::new(channel.clone()));
+            let medium = Medium::new(channel).with_copies(copies);
+            (medium, Rc::new(leases), None)
         }
     };
     let options = WritingOptions {
