@@ -189,6 +189,14 @@ class DataSet:
         generation = self._expected[1] if self._expected else None
         return f"<redhare.DataSet {self.address} at state {generation}{', closed' if self._closed else ''}>"
 
+    def _with(self, **options: Any) -> DataSet:
+        """Another one of the same state, with other options of `open`; its ``root`` is inside of this one's."""
+        self._live()
+        merged = self._options | options
+        if "root" in options:
+            merged["root"] = posixpath.join(os.fsdecode(self._options["root"]), os.fsdecode(options["root"]).strip("/"))
+        return _opened(_reopened(self.address, _checked(merged), self._expected, self._handed))
+
     # What there is.
 
     def refresh(self) -> bool:
@@ -337,13 +345,30 @@ _all: weakref.WeakSet[DataSet] = weakref.WeakSet()
 
 
 def _reopened(
-    address: str, options: dict[str, Any], expected: tuple[bytes, int], handed: tuple[bytes, str] | None = None
+    address: str, options: dict[str, Any], expected: tuple[bytes, int] | None, handed: tuple[bytes, str] | None = None
 ) -> DataSet:
     """Unpickles: opens when first used, at the same state."""
     dataset = DataSet(address, **options)
     dataset._expected, dataset._handed = expected, handed
     _all.add(dataset)
     return dataset
+
+
+def _opened(dataset: DataSet) -> DataSet:
+    """Opens it now, and not at its first use."""
+    dataset._live()
+    _all.add(dataset)
+    return dataset
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """A data set's options, if they can be."""
+    reads_in_flight, cache_dir, cache_size = (options[name] for name in ("reads_in_flight", "cache_dir", "cache_size"))
+    if not 1 <= reads_in_flight <= 4096:
+        raise ValueError(f"reads_in_flight is {reads_in_flight}; give 1 to 4096")
+    if (cache_dir is None) != (cache_size == 0) or not 0 <= cache_size < 1 << 64:
+        raise ValueError(f"cache_dir is {cache_dir!r} and cache_size {cache_size}; give both (the size in bytes), or neither")
+    return options | {"cache_dir": None if cache_dir is None else os.path.abspath(os.fsdecode(cache_dir))}
 
 
 @overload
@@ -399,23 +424,16 @@ def open(
     """
     if writable:
         return Writer(address, root=root, wait=wait, take_over=take_over)
-    if not 1 <= reads_in_flight <= 4096:
-        raise ValueError(f"reads_in_flight is {reads_in_flight}; give 1 to 4096")
-    if (cache_dir is None) != (cache_size == 0) or not 0 <= cache_size < 1 << 64:
-        raise ValueError(f"cache_dir is {cache_dir!r} and cache_size {cache_size}; give both (the size in bytes), or neither")
-    dataset = DataSet(
-        address,
-        root=root,
-        via=via,
-        cache_bytes=cache_bytes,
-        memory_bytes=memory_bytes,
-        reads_in_flight=reads_in_flight,
-        cache_dir=None if cache_dir is None else os.path.abspath(os.fsdecode(cache_dir)),
-        cache_size=cache_size,
-    )
-    dataset._live()
-    _all.add(dataset)
-    return dataset
+    options: dict[str, Any] = {
+        "root": root,
+        "via": via,
+        "cache_bytes": cache_bytes,
+        "memory_bytes": memory_bytes,
+        "reads_in_flight": reads_in_flight,
+        "cache_dir": cache_dir,
+        "cache_size": cache_size,
+    }
+    return _opened(DataSet(address, **_checked(options)))
 
 
 def _forked() -> None:

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import pathlib
+import pickle
 import warnings
 
 import numpy
@@ -69,6 +70,30 @@ def test_an_image_folder_says_what_it_lacks(image):
         ImageFolder(image, root="ant/more")
     with pytest.raises(FileNotFoundError, match="no valid file for the classes ant, bee"):
         ImageFolder(image, is_valid_file=lambda path: path.startswith("cat"))
+
+
+def test_options_are_heeded_with_an_open_data_set_too(image, folder):
+    with redhare.open(image) as data:
+        assert Files(data).data is data
+        ant = Files(data, root="ant", cache_bytes=8 << 20)
+        expected = Files(image, root="ant")
+        assert len(ant) == 10 and [bytes(one) for one in ant] == [bytes(one) for one in expected]
+        # From the root of the data set that was given on, also through a pickle.
+        with redhare.open(image, root="ant") as below:
+            for root in ("more", "/more/", b"more"):
+                more = pickle.loads(pickle.dumps(Files(below, root=root)))
+                assert [more.data.path(index) for index in range(len(more))] == ["3.JPG", "7.JPG"]
+        with pytest.raises(FileNotFoundError, match="class folder"):
+            ImageFolder(data, root="ant/more")
+        with pytest.raises(FileNotFoundError):
+            Files(data, root="none")
+        with pytest.raises(ValueError, match="give both"):
+            Files(data, cache_size=1 << 24)
+        for source in (image, data):
+            for wrong in ({"rooot": "ant"}, {"writable": True}, {"wait": 1.0}):
+                with pytest.raises(TypeError, match=next(iter(wrong))):
+                    ImageFolder(source, **wrong)
+        assert len(data) == len(Files(image)), "it is as it was"
 
 
 def imported(root: pathlib.Path, to: pathlib.Path) -> str:

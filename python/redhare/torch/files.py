@@ -18,9 +18,17 @@ IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 """Those of `torchvision.datasets.ImageFolder`."""
 
 
+OPTIONS = ("root", "via", "cache_bytes", "memory_bytes", "reads_in_flight", "cache_dir", "cache_size")
+"""What `redhare.open` takes for reading."""
+
+
 def _opened(source: str | os.PathLike[str] | dataset.DataSet, options: dict[str, Any]) -> dataset.DataSet:
+    for name in options:
+        # What is given and not heeded could mean other samples than were asked for.
+        if name not in OPTIONS:
+            raise TypeError(f"{name!r} is no keyword here, and no option of redhare.open for reading: those are {', '.join(OPTIONS)}")
     if isinstance(source, dataset.DataSet):
-        return source
+        return source._with(**options) if options else source
     return dataset.open(source, **options)
 
 
@@ -35,7 +43,8 @@ def pil_loader(content: memoryview) -> Any:
 class Files(torch.utils.data.Dataset):
     """Every regular file by position: its content as ``decode`` makes it, a memoryview by default.
 
-    ``source`` is an address (`redhare.open`, whose other arguments may be given) or an open data set. Safe under workers of any
+    ``source`` is an address or an open data set. Other arguments of `redhare.open` for reading may be given: with a data set they
+    open it a second time, at the same committed state, and ``root`` is a directory inside of its own. Safe under workers of any
     start method: each opens the data set for itself, at the same committed state.
     """
 
