@@ -72,6 +72,50 @@ def test_an_image_folder_says_what_it_lacks(image):
         ImageFolder(image, is_valid_file=lambda path: path.startswith("cat"))
 
 
+def test_empty_classes_may_be_allowed(image):
+    images = ImageFolder(image, is_valid_file=lambda path: path.startswith("cat"), allow_empty=True)
+    assert images.classes == ["ant", "bee", "cat"] and set(images.targets) == {2} and len(images) == 9
+    none = ImageFolder(image, is_valid_file=lambda path: False, allow_empty=True)
+    assert len(none) == 0 and none.samples == [] and len(none.classes) == 3
+
+
+class Chosen(ImageFolder):
+    """Classes as a subclass chooses them."""
+
+    chosen: dict[str, int] = {}
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        assert directory == "" and super().find_classes(directory)[0] == ["ant", "bee", "cat"]
+        assert super().find_classes("ant") == (["more"], {"more": 0})
+        return list(self.chosen), self.chosen
+
+
+def test_a_subclass_chooses_the_classes(image, folder, monkeypatch):
+    def chosen(classes: dict[str, int], **options) -> Chosen:
+        monkeypatch.setattr(Chosen, "chosen", classes)
+        return Chosen(image, transform=pixels, **options)
+
+    def below(*names: str) -> list[str]:
+        return [path for path, _ in torchvision_samples(str(folder)) if path.startswith(tuple(f"{name}/" for name in names))]
+
+    # Some of the classes, with other numbers: their samples come by the classes' names.
+    images = chosen({"cat": 0, "ant": 1})
+    assert images.classes == ["cat", "ant"] and images.class_to_idx == {"cat": 0, "ant": 1}
+    assert [path for path, _ in images.samples] == below("ant", "cat") and images.targets == [1] * 9 + [0] * 9
+    assert images[0][1] == 1 and images[17][1] == 0
+    with Image.open(folder / images.samples[17][0]) as expected:
+        assert torch.equal(images[17][0], pixels(expected.convert("RGB")))
+    # One number for two, and one class in another: what is in both comes twice, as in torchvision.
+    images = chosen({"ant": 0, "ant/more": 5, "bee": 0})
+    assert [path for path, _ in images.samples] == below("ant") + below("ant/more") + below("bee")
+    assert images.targets == [0] * 9 + [5] * 2 + [0] * 9
+    with pytest.raises(FileNotFoundError, match="no valid file for the classes none in"):
+        chosen({"ant": 0, "none": 1})
+    assert len(chosen({"ant": 0, "none": 1}, allow_empty=True)) == 9
+    with pytest.raises(ValueError, match="class_to_idx"):
+        chosen({})
+
+
 def test_options_are_heeded_with_an_open_data_set_too(image, folder):
     with redhare.open(image) as data:
         assert Files(data).data is data

@@ -83,11 +83,21 @@ class Files(torch.utils.data.Dataset):
         return [self.sample(index, content) for index, content in zip(indices, contents)]
 
 
+def _with_parents(directory: str) -> list[str]:
+    """A directory and those that it is in, the root aside."""
+    found = []
+    while directory:
+        found.append(directory)
+        directory = directory.rpartition("/")[0]
+    return found
+
+
 class ImageFolder(Files):
     """Images in one directory a class: `torchvision.datasets.ImageFolder` with an address for a path.
 
     ``classes``, ``class_to_idx``, ``samples`` (paths and classes, in torchvision's order), ``imgs`` and ``targets`` are as
-    there, except that ``loader`` takes a file's content and not its path.
+    there, except that ``loader`` takes a file's content and not its path. Classes without a valid file are a FileNotFoundError
+    unless ``allow_empty`` is True. Override `find_classes` to choose the classes.
 
     Symbolic links are followed inside the data set, and what is found through one has the link's path. A link with an absolute
     target, with nothing at its target, with one outside of the data set, or with more than 40 links on its way is left out, with
@@ -102,48 +112,69 @@ class ImageFolder(Files):
         target_transform: Callable[[int], Any] | None = None,
         loader: Callable[[memoryview], Any] = pil_loader,
         is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(source, **options)
         self.transform = transform
         self.target_transform = target_transform
         self.loader = loader
-        self.classes = [entry.name for entry in self.data.scan() if entry.kind == "directory"]
+        self._links = self._look_for_links()
+        self.classes, self.class_to_idx = self.find_classes("")
+        if not self.class_to_idx:
+            raise ValueError("class_to_idx, the second of what find_classes gave, has no class; it needs one at least")
         through: list[tuple[str, int]] = []
-        if paths := self.data._files().links():
-            links = Links(self.data, paths)
-            self.classes += links.directories()
-            through = list(links.files())
-            self._warn_of(links.refused)
-        self.classes.sort()
-        if not self.classes:
-            raise FileNotFoundError(
-                f"Couldn't find any class folder in {self.data.address}; put the images of each class into a directory"
-            )
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        if self._links is not None:
+            through = list(self._links.files())
+            self._warn_of(self._links.refused)
+            # It has all paths of the data set, and is needed no more.
+            self._links = None
         valid = is_valid_file or (lambda path: path.lower().endswith(IMG_EXTENSIONS))
-        found: list[tuple[int, str, str, int]] = []
+        found: list[tuple[str, str, str, int]] = []
         regular = ((self.data.path(position), position) for position in range(len(self.data)))
         for path, position in itertools.chain(regular, through):
-            name, _, rest = path.partition("/")
-            if rest and valid(path):
-                directory, _, file = path.rpartition("/")
-                found.append((self.class_to_idx[name], directory, file, position))
-        # torchvision sorts the directories of a class by their paths, and the files of each by their names.
+            directory, _, file = path.rpartition("/")
+            classes = [name for name in _with_parents(directory) if name in self.class_to_idx]
+            if classes and valid(path):
+                found += [(name, directory, file, position) for name in classes]
+        # torchvision sorts the classes by their names, the directories of each by their paths, and the files of each by their names.
         found.sort()
-        self.samples = [(f"{directory}/{file}", target) for target, directory, file, _ in found]
+        self.samples = [(f"{directory}/{file}", self.class_to_idx[name]) for name, directory, file, _ in found]
         self.imgs = self.samples
-        self.targets = [target for target, _, _, _ in found]
+        self.targets = [target for _, target in self.samples]
         self._positions = [position for _, _, _, position in found]
         # Positions are those of this state.
         self._state = self.data._expected
-        missing = set(self.class_to_idx.values()).difference(self.targets)
-        if missing:
-            names = ", ".join(self.classes[number] for number in sorted(missing))
+        missing = self.class_to_idx.keys() - {name for name, _, _, _ in found}
+        if missing and not allow_empty:
             raise FileNotFoundError(
-                f"Found no valid file for the classes {names} in {self.data.address}; supported extensions are "
-                f"{', '.join(IMG_EXTENSIONS)}, or give is_valid_file"
+                f"Found no valid file for the classes {', '.join(sorted(missing))} in {self.data.address}; supported extensions are "
+                f"{', '.join(IMG_EXTENSIONS)}, or give is_valid_file, or allow_empty=True"
             )
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        """The classes in a directory of the data set, and the number of each: its directories by name, links to ones among them.
+
+        A subclass may choose others, as with `torchvision.datasets.DatasetFolder`; ``self.data`` is the open data set. It is called
+        with the empty path, which is the data set's root. A class is the path of a directory, and may have slashes in it; what is
+        in no class is left out. Several classes may have one number.
+        """
+        directory = directory.strip("/")
+        classes = [entry.name for entry in self.data.scan(directory) if entry.kind == "directory"]
+        links = self._links or self._look_for_links()
+        if links is not None:
+            classes += links.directories(directory)
+        classes.sort()
+        if not classes:
+            where = f"{directory} of {self.data.address}" if directory else self.data.address
+            raise FileNotFoundError(
+                f"Couldn't find any class folder in {where}; put the images of each class into a directory"
+            )
+        return classes, {name: number for number, name in enumerate(classes)}
+
+    def _look_for_links(self) -> Links | None:
+        paths = self.data._files().links()
+        return Links(self.data, paths) if paths else None
 
     def _warn_of(self, refused: dict[str, str]) -> None:
         if not refused:

@@ -103,10 +103,11 @@ class Links:
             return None
         return here, what, steps
 
-    def directories(self) -> list[str]:
-        """The names of those in the data set's root that lead to directories, the root itself aside."""
-        found = [(link, self._resolved(link, 0)) for link in self._paths if "/" not in link]
-        return [link for link, to in found if to is not None and to[1] == _DIRECTORY and to[0]]
+    def directories(self, directory: str) -> list[str]:
+        """The names of those in a directory that lead to directories, itself and those that it is in aside."""
+        found = [(link, self._resolved(link, 0)) for link in self._paths if _parent(link) == directory]
+        led = [(link, to[0]) for link, to in found if to is not None and to[1] == _DIRECTORY and to[0]]
+        return [link.rpartition("/")[2] for link, to in led if not f"{directory}/".startswith(f"{to}/")]
 
     def files(self) -> Iterator[tuple[str, int]]:
         """Every path that leads to a regular file through links, and the file's position.
