@@ -26,12 +26,15 @@ from fsspec.transaction import Transaction
 from . import dataset
 from ._native import Entry
 from .address import SCHEME, parse
+from .symlinks import resolve, resolve_file, resolve_parent
 from .writer import PART_BYTES, Writer
 
 # What fsspec calls them.
 _TYPES = {"file": "file", "directory": "directory", "symlink": "link"}
 WRITE_WAIT_SECONDS = 60.0
 """How long another writer is waited for, unless told."""
+_NOT_FOLLOWED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+"""Where a symbolic link leads nowhere, or not to where one may go."""
 KEPT_BYTES = 64 << 20
 """A file that is written is kept in memory up to this length."""
 
@@ -60,6 +63,10 @@ class RedhareFileSystem(AbstractFileSystem):
     Each call that writes takes the volume's one writer's lease, waits for it at most ``write_wait`` seconds (then an OSError with EBUSY that names
     who has it), commits once, gives it back, and goes on to what is the newest state then. ``with fs.transaction:`` makes one commit of many, and
     an exception drops them all; an image in a file cannot be read meanwhile. A file has its name only once it is whole; directories that it is in are made.
+
+    Reading follows symbolic links inside of what is open, as fsspec's `LocalFileSystem` does: `info` tells of what a link leads to, with
+    ``islink`` and ``destination``. One that cannot be followed has the type "link" there, and so have links to directories in lists, so
+    that no walk goes through them. Calls that write do not follow links.
     """
 
     protocol = "redhare"
@@ -121,7 +128,17 @@ class RedhareFileSystem(AbstractFileSystem):
 
     # Reading.
 
-    def _information(self, path: str, entry: Entry) -> dict[str, Any]:
+    def _information(self, path: str, entry: Entry, inside: str, listed: bool = False) -> dict[str, Any]:
+        link = entry.kind == "symlink"
+        destination = {"destination": self.dataset.readlink(inside)} if link else {}
+        if link:
+            try:
+                _, target = resolve(self.dataset, inside)
+                # A walk that went through links to directories might never end.
+                entry = entry if listed and target.kind == "directory" else target
+            except OSError as error:
+                if error.errno not in _NOT_FOLLOWED:
+                    raise
         return {
             "name": path,
             "size": entry.size if entry.kind == "file" else 0,
@@ -133,24 +150,34 @@ class RedhareFileSystem(AbstractFileSystem):
             "created": entry.ctime_ns / 1e9,
             "ino": entry.inode,
             "nlink": entry.links,
+            "islink": link,
+            **destination,
         }
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """The entries of a directory, or the one of a file."""
         path = self._strip_protocol(path)
         inside = self._inside(path)
-        entry = self.dataset.stat(inside)
+        real, entry = resolve_parent(self.dataset, inside)
+        if entry.kind == "symlink":
+            with contextlib.suppress(OSError):
+                # One that cannot be followed is listed as a link.
+                real, entry = resolve(self.dataset, inside)
         if entry.kind == "directory":
-            entries = self.dataset.scan(inside)
-            found = [self._information(f"{path}/{entry.name}".lstrip("/"), entry) for entry in entries]
+            entries = self.dataset.scan(real)
+            found = [
+                self._information(f"{path}/{entry.name}".lstrip("/"), entry, posixpath.join(real, entry.name), listed=True)
+                for entry in entries
+            ]
         else:
-            found = [self._information(path, entry)]
+            found = [self.info(path)]
         return found if detail else [one["name"] for one in found]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What is known of a path."""
         path = self._strip_protocol(path)
-        return self._information(path, self.dataset.stat(self._inside(path)))
+        real, entry = resolve_parent(self.dataset, self._inside(path))
+        return self._information(path, entry, real)
 
     def created(self, path: str) -> Any:
         """When content or attributes last changed: no earlier time is kept."""
@@ -172,11 +199,10 @@ class RedhareFileSystem(AbstractFileSystem):
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Bytes start to end of a file; negative ones count from its end."""
-        path = self._inside(path)
+        path, entry = resolve_file(self.dataset, self._inside(path))
         if start is None and end is None:
             return bytes(self.dataset.read(path))
-        size = self.dataset.stat(path).size
-        begin, stop, _step = slice(start, end).indices(size)
+        begin, stop, _step = slice(start, end).indices(entry.size)
         return bytes(self.dataset.read(path, begin, max(stop - begin, 0)))
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
@@ -184,9 +210,19 @@ class RedhareFileSystem(AbstractFileSystem):
         paths = self.expand_path(path, recursive=recursive)
         if len(paths) == 1 and isinstance(path, str) and paths[0] == self._strip_protocol(path):
             return self.cat_file(paths[0], **kwargs)
-        files = [one for one in paths if not self.isdir(one)]
-        contents = self.dataset.read_many([self._inside(file) for file in files], errors="raise" if on_error == "raise" else "return")
-        found = {}
+        files: dict[str, str] = {}
+        found: dict[str, Any] = {}
+        for one in paths:
+            try:
+                files[one] = resolve_file(self.dataset, self._inside(one))[0]
+            except IsADirectoryError:
+                continue
+            except OSError as error:
+                if on_error == "raise":
+                    raise
+                if on_error == "return":
+                    found[one] = error
+        contents = self.dataset.read_many([*files.values()], errors="raise" if on_error == "raise" else "return")
         for name, content in zip(files, contents):
             if isinstance(content, memoryview):
                 found[name] = bytes(content)
@@ -464,7 +500,7 @@ class RedhareFile(AbstractBufferedFile):
 
     def _state(self) -> tuple[int, tuple[int, int, int]]:
         generation = self.fs.dataset.generation
-        entry = self.fs.dataset.stat(self.fs._inside(self.path))
+        self._real, entry = resolve_file(self.fs.dataset, self.fs._inside(self.path))
         return generation, (entry.inode, entry.ctime_ns, entry.size)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -472,12 +508,14 @@ class RedhareFile(AbstractBufferedFile):
         if self.fs.dataset.generation != self._generation:
             try:
                 generation, seen = self._state()
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in (*_NOT_FOLLOWED, errno.EISDIR, errno.EOPNOTSUPP):
+                    raise
                 seen = None
             if seen != self._seen:
                 raise OSError(errno.ESTALE, "the file has changed since it was opened; open it again", self.path)
             self._generation = generation
-        return bytes(self.fs.dataset.read(self.fs._inside(self.path), start, end - start))
+        return bytes(self.fs.dataset.read(self._real, start, end - start))
 
 
 class NewFile(io.BufferedIOBase):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import pathlib
 import threading
 
 import fsspec
 import pandas
+import pyarrow.fs
 import pyarrow.parquet
 import pytest
 
@@ -51,6 +54,89 @@ def test_reads(files, folder, tmp_path):
         assert text.readline() == "a,b\n"
     files.get("bee", str(tmp_path / "bee"), recursive=True)
     assert (tmp_path / "bee" / "0.JPG").read_bytes() == (folder / "bee" / "0.JPG").read_bytes()
+
+
+def linked(root: pathlib.Path) -> None:
+    """Links of all kinds, and what is no file."""
+    (root / "a/in").mkdir(parents=True)
+    (root / "a/file").write_bytes(b"content")
+    (root / "a/in/deep").write_bytes(b"deep down")
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1, 2, 3]}), root / "a/in/table.parquet")
+    links = {
+        "file": "a/file",
+        "a/in/up": "../file",
+        "dir": "a/./in",
+        "a/again": "../dir/up",  # through a link to a directory, to another link
+        "a/round": "..",
+        "table.parquet": "dir/table.parquet",
+    }
+    refused = {"dangling": "a/none", "circle": "circle2", "circle2": "circle", "outside": "../etc", "absolute": "/etc/passwd", "no-dir": "a/file/x"}
+    for path, target in (links | refused).items():
+        (root / path).symlink_to(target)
+    os.mkfifo(root / "pipe")
+
+
+def test_links_are_read_as_what_they_lead_to(tmp_path):
+    root, address = tmp_path / "root", f"file:{tmp_path / 'image'}"
+    linked(root)
+    program("fs", "format", address, "--size", "64MiB")
+    program("fs", "import", str(root), address, "--special")
+    files, local = fsspec.filesystem("redhare", address=address), fsspec.filesystem("file")
+    through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(files))
+    for path in ("file", "a/in/up", "dir/deep", "a/again", "dir/up", "a/round/a/round/file", "a/file", "table.parquet"):
+        expected = (root / path).read_bytes()
+        with files.open(path) as file:
+            assert file.read() == expected == files.cat_file(path) == files.cat(path), path
+        assert files.cat_file(path, 1, -1) == expected[1:-1]
+        files.get_file(path, str(tmp_path / "got"))
+        assert (tmp_path / "got").read_bytes() == expected
+        with through.open_input_file(path) as file:
+            assert file.read() == expected
+        ours, theirs = files.info(path), local.info(str(root / path))
+        for name in ("size", "type", "islink", "mode", "destination"):
+            assert ours.get(name) == theirs.get(name), (path, name)
+        assert through.get_file_info(path).type == pyarrow.fs.FileType.File and through.get_file_info(path).size == len(expected)
+    assert files.cat(["file", "a/again"]) == {"file": b"content", "a/again": b"content"}
+    assert pandas.read_parquet("table.parquet", filesystem=through)["n"].tolist() == [1, 2, 3]
+
+    assert files.isdir("dir") and files.info("dir")["islink"] and files.info("dir")["destination"] == "a/./in"
+    assert files.ls("dir", detail=False) == ["dir/deep", "dir/table.parquet", "dir/up"]
+    listed = {one["name"]: (one["type"], one["size"], one["islink"]) for one in files.ls("")}
+    assert listed["file"] == ("file", 7, True) and listed["dir"] == ("link", 0, True) and listed["circle"] == ("link", 0, True)
+    assert set(files.find("a")) == {"a/file", "a/in/deep", "a/in/up", "a/in/table.parquet", "a/again", "a/round"}
+    files.get("a", str(tmp_path / "all"), recursive=True)
+    assert (tmp_path / "all/again").read_bytes() == (tmp_path / "all/in/up").read_bytes() == b"content"
+    files.get("dir", str(tmp_path / "dir"), recursive=True)
+    assert (tmp_path / "dir/deep").read_bytes() == b"deep down"
+
+    refused = {
+        "dangling": errno.ENOENT,
+        "circle": errno.ELOOP,
+        "outside": errno.EXDEV,
+        "absolute": errno.EXDEV,
+        "no-dir": errno.ENOTDIR,
+        "dir": errno.EISDIR,
+        "a": errno.EISDIR,
+        "pipe": errno.EOPNOTSUPP,
+    }
+    for path, number in refused.items():
+        reads = [lambda: files.open(path), lambda: files.cat_file(path), lambda: files.cat_file(path, 0, 3)]
+        if number != errno.EISDIR:
+            # Of a directory it makes one.
+            reads.append(lambda: files.get_file(path, str(tmp_path / "none")))
+        for read in reads:
+            with pytest.raises(OSError, match=path) as raised:
+                read()
+            assert raised.value.errno == number, path
+    for path in ("dangling", "circle", "outside", "absolute", "no-dir"):
+        assert files.info(path)["type"] == "link" and not files.isfile(path) and files.ls(path, detail=False) == [path]
+    assert set(files.cat(["file", "dangling", "pipe"], on_error="omit")) == {"file"}
+    returned = files.cat(["file", "dangling"], on_error="return")
+    assert returned["file"] == b"content" and returned["dangling"].errno == errno.ENOENT
+    # A link is removed, and not what it leads to.
+    for path in ("dangling", "dir", "file"):
+        files.rm(path)
+    assert not files.exists("dir") and files.cat_file("a/in/up") == b"content" and files.exists("a/in/deep")
 
 
 @pytest.fixture

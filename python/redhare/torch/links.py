@@ -6,9 +6,7 @@ import errno
 from collections.abc import Iterator
 
 from .. import dataset
-
-STEPS_MAX = 40
-"""Links on the way to one file, those that other links lead to among them; Linux follows as many."""
+from ..symlinks import STEPS_MAX
 
 # What there is at a path, where it is no position of a file.
 _DIRECTORY = -1
