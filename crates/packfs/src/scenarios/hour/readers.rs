@@ -70,13 +70,14 @@ async fn open_newest(world: &World, process: &Process, newest: &mut Newest) -> R
     }
 }
 
-/// Goes on to the newest commit, as a mount does. `None` if the lease has ended, as it may.
+/// Goes on to the newest commit, as a mount does; one that follows shows it from then on. `None` if the lease has ended, as it may.
 async fn go_on(
     world: &World,
     process: &Process,
     newest: &mut Newest,
     reader: &Reader,
     random: &mut Random,
+    is_followed: bool,
 ) -> Result<Option<Reader>, String> {
     let durable = world.durable.get();
     let newer = match reader.newer().await {
@@ -89,6 +90,9 @@ async fn go_on(
         Err(error) => return Err(format!("generation {}: {error}", reader.generation())),
     };
     newest.see(durable, newer.generation())?;
+    if is_followed {
+        show(world, process, newer.generation())?;
+    }
     // The older one may still be read; the lease holds both.
     if random.chance(1, 4) && !is_right(world, reader, process).await? {
         return Ok(None);
@@ -129,7 +133,7 @@ pub(super) async fn follow(world: Rc<World>, process: Process, mut random: Rando
     let mut shown = 0;
     while !world.is_over() {
         let looked = time::now();
-        let next = go_on(&world, &process, &mut newest, &reader, &mut random).await?;
+        let next = go_on(&world, &process, &mut newest, &reader, &mut random, true).await?;
         reader = match next {
             Some(next) => next,
             None => {
@@ -187,7 +191,7 @@ pub(super) async fn stay(world: Rc<World>, process: Process, mut random: Random)
             if is_named || world.is_over() || random.chance(1, 2) {
                 break;
             }
-            match go_on(&world, &process, &mut newest, &reader, &mut random).await? {
+            match go_on(&world, &process, &mut newest, &reader, &mut random, false).await? {
                 Some(next) => reader = next,
                 None => break,
             }
