@@ -297,7 +297,9 @@ fn take(message: &[u8], device: &Rc<OwnedFd>, shared: &Rc<Shared>) -> bool {
                 return false;
             };
             drop(reactor::spawn(async move {
-                let read = shared.look(async |source| source.read(inode, offset, size.into()).await);
+                let read = shared.look_of(inode, async |source, inode| {
+                    source.read(inode, offset, size.into()).await
+                });
                 match read.await {
                     Ok(bytes) => bytes.with(|bytes| answer(&device, unique, Ok(bytes))),
                     Err(refusal) => answer(&device, unique, Err(refusal)),
@@ -311,7 +313,7 @@ fn take(message: &[u8], device: &Rc<OwnedFd>, shared: &Rc<Shared>) -> bool {
             let name = name.to_vec();
             drop(reactor::spawn(async move {
                 let found = shared
-                    .look(async |source| source.lookup(inode, &name).await)
+                    .look_of(inode, async |source, inode| source.lookup(inode, &name).await)
                     .await;
                 let kept = shared.caching.kept();
                 match (found, shared.caching.missing_kept()) {
@@ -324,7 +326,9 @@ fn take(message: &[u8], device: &Rc<OwnedFd>, shared: &Rc<Shared>) -> bool {
             }));
         }
         GETATTR => drop(reactor::spawn(async move {
-            let found = shared.look(async |source| source.stat(inode).await).await;
+            let found = shared
+                .look_of(inode, async |source, inode| source.stat(inode).await)
+                .await;
             let found = found.map(|inode| attribute_answer(&inode, shared.caching.kept()));
             answer(
                 &device,

@@ -218,7 +218,9 @@ impl Filesystem for Face {
         let name = name.as_bytes().to_vec();
         self.ask_one(parent, async move |shared| {
             let found = shared
-                .look(async |source| source.lookup(number(parent), &name).await)
+                .look_of(number(parent), async |source, parent| {
+                    source.lookup(parent, &name).await
+                })
                 .await;
             match (found, shared.caching.missing_kept()) {
                 (Err(Refusal::NO_SUCH_ENTRY), Some(kept)) => reply.entry(&kept, &missing(), GENERATION),
@@ -271,7 +273,7 @@ impl Filesystem for Face {
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
         self.ask_one(ino, async move |shared| {
             match shared
-                .look(async |source| source.read_link(number(ino)).await)
+                .look_of(number(ino), async |source, inode| source.read_link(inode).await)
                 .await
             {
                 Ok(target) => target.with(|target| reply.data(target)),

@@ -299,10 +299,12 @@ async fn tick(shared: Rc<Shared>, options: MountOptions) {
                 let left = due.since(reactor::time::now());
                 reactor::time::sleep(left.min(EXPIRE_EVERY).min(options.keep_changed)).await;
                 shared.expire(options.keep_changed).await;
-                if due <= reactor::time::now() {
+                let began = reactor::time::now();
+                if due <= began {
                     // The commit that is shown stays until the volume can be read again.
                     let _ = shared.follow().await;
-                    due = reactor::time::now() + every;
+                    // What following takes is part of the time within which a commit is to be seen.
+                    due = (began + every).max(reactor::time::now() + every / 8);
                 }
             }
         }

@@ -1,5 +1,8 @@
 //! Why a request is refused, as the kernel wants to hear it.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use fuser::Errno;
 use packfs::files::{FileError, errno};
 use packfs::{OpenError, ReadError, WriteError};
@@ -15,6 +18,8 @@ pub(crate) enum Refusal {
 
 /// The inode, or the commit that has it, is gone: what held it refers to nothing (`errno(3)`).
 const ESTALE: i32 = 116;
+/// That the disks are full is logged so often.
+const TOLD_EVERY: Duration = Duration::from_secs(30);
 
 impl Refusal {
     /// What is there cannot be read.
@@ -45,13 +50,26 @@ fn logged(number: i32, error: &dyn std::error::Error) -> Refusal {
     Refusal::Number(number)
 }
 
+/// Whether want of room is to be logged: programs try again, and what is logged must not fill the next disk.
+fn is_to_be_told() -> bool {
+    static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_due = told.is_none_or(|told| told.elapsed() > TOLD_EVERY);
+    if is_due {
+        *told = Some(Instant::now());
+    }
+    is_due
+}
+
 impl From<FileError> for Refusal {
     fn from(error: FileError) -> Self {
         match error {
             FileError::Write(WriteError::NoInode(_)) => Self::Number(ESTALE),
             // What to do about it fits into no number.
             FileError::Write(error) if error.is_disks_full() => {
-                tracing::error!("a request failed: {error}");
+                if is_to_be_told() {
+                    tracing::error!("requests fail: {error}");
+                }
                 Self::Number(errno::ENOSPC)
             }
             other => logged(other.errno(), &other),

@@ -32,6 +32,11 @@ const FOR_LONG: Duration = Duration::from_secs(86_400);
 const FOR_SHORT: Duration = Duration::from_millis(500);
 /// What opening a commit may take, and the kernel until it counts what it was told.
 const MARGIN: Duration = Duration::from_millis(100);
+/// Of so many open files at once it is looked what a new commit has of them.
+const SEEN_SIDE_BY_SIDE: usize = 64;
+/// How long the end of a mount whose disks are full waits for room, and how long from one attempt to the next.
+const ROOM_PATIENCE: Duration = Duration::from_secs(4);
+const ROOM_PAUSE: Duration = Duration::from_millis(500);
 /// `statfs` asks the masters no more often for a volume's size.
 const GROWTH_PAUSE: Duration = Duration::from_secs(10);
 /// So often a reader looks for a new commit that is to be seen within a time.
@@ -85,6 +90,32 @@ pub(crate) struct Shared {
     lost: RefCell<BTreeMap<InodeNumber, WriteError>>,
 }
 
+/// Commits everything, with some patience for room that may just have been made.
+async fn commit_at_last(files: &mut FileSystem) -> Result<(), FileError> {
+    let until = reactor::time::now() + ROOM_PATIENCE;
+    loop {
+        match files.commit().await {
+            Err(FileError::Write(error)) if error.is_disks_full() && reactor::time::now() < until => {
+                reactor::time::sleep(ROOM_PAUSE).await;
+            }
+            ended => return ended.map(drop),
+        }
+    }
+}
+
+/// Looks at an inode; where something of it cannot be read, its path is in the log.
+async fn named<T>(
+    source: &Source,
+    inode: InodeNumber,
+    look: &impl AsyncFn(&Source, InodeNumber) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let found = look(source, inode).await;
+    if matches!(found, Err(Refusal::IO)) {
+        source.name_in_log(inode).await;
+    }
+    found
+}
+
 impl Shared {
     pub(crate) fn new(source: Source, caching: Caching) -> Self {
         let contents_bytes = match &source {
@@ -120,6 +151,15 @@ impl Shared {
         look(&*self.source.read().await).await
     }
 
+    /// The same of an inode.
+    pub(crate) async fn look_of<T>(
+        &self,
+        inode: InodeNumber,
+        look: impl AsyncFn(&Source, InodeNumber) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.look(async |source| named(source, inode, &look).await).await
+    }
+
     /// The same of one of the kernel's nodes, at the commit that it is pinned to if it is.
     pub(crate) async fn look_at<T>(
         &self,
@@ -127,8 +167,8 @@ impl Shared {
         look: impl AsyncFn(&Source, InodeNumber) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         self.look(async |source| match self.handles.at(node) {
-            At::Newest(inode) => look(source, inode).await,
-            At::Pinned(pinned, inode) => match look(&pinned, inode).await {
+            At::Newest(inode) => named(source, inode, &look).await,
+            At::Pinned(pinned, inode) => match named(&pinned, inode, &look).await {
                 Err(Refusal::LeaseEnded) => Err(Refusal::STALE),
                 other => other,
             },
@@ -197,14 +237,20 @@ impl Shared {
 
     /// Looks for what is open in a newer commit.
     async fn see(&self, newer: &Reader, seen: &mut Seen) -> Result<(), Refusal> {
-        for (node, inode) in self.handles.unseen(seen) {
-            let found = match newer.inode(inode).await {
-                Ok(inode) => Some(inode),
-                Err(packfs::ReadError::LeaseEnded) => return Err(Refusal::LeaseEnded),
-                // It is gone, or cannot be read there, which whoever opens it there is told.
-                Err(_) => None,
-            };
-            seen.insert(node, found);
+        for batch in self.handles.unseen(seen).chunks(SEEN_SIDE_BY_SIDE) {
+            let looks = batch.iter().map(|&(node, inode)| {
+                let newer = newer.clone();
+                (node, reactor::spawn(async move { newer.inode(inode).await }))
+            });
+            for (node, look) in looks.collect::<Vec<_>>() {
+                let found = match look.await {
+                    Some(Ok(inode)) => Some(inode),
+                    Some(Err(packfs::ReadError::LeaseEnded)) => return Err(Refusal::LeaseEnded),
+                    // It is gone, or cannot be read there, which whoever opens it there is told.
+                    Some(Err(_)) | None => None,
+                };
+                seen.insert(node, found);
+            }
         }
         Ok(())
     }
@@ -234,8 +280,12 @@ impl Shared {
 
     /// Makes a file durable. Of a volume that was handed over all is; but of content that was dropped before, the first who asks is told.
     pub(crate) async fn sync(&self, number: InodeNumber) -> Result<(), Refusal> {
-        self.change_if_written(async |files| files.sync(number).await.map(|_| ()))
-            .await?;
+        let synced = self.change_if_written(async |files| files.sync(number).await.map(|_| ()));
+        let synced = synced.await;
+        if matches!(synced, Err(Refusal::IO)) {
+            self.source.read().await.name_in_log(number).await;
+        }
+        synced?;
         match self.lost.borrow_mut().remove(&number) {
             Some(error) => Err(FileError::from(error).into()),
             None => Ok(()),
@@ -249,7 +299,7 @@ impl Shared {
     pub(crate) async fn end(self) -> (Source, Result<(), FileError>) {
         let mut source = self.source.into_inner();
         let committed = match &mut source {
-            Source::Writing(files) => files.commit().await.map(|_| ()),
+            Source::Writing(files) => commit_at_last(files).await,
             Source::Reading(_) => Ok(()),
         };
         let lost = self.lost.into_inner().into_values().next();

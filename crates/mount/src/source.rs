@@ -248,26 +248,23 @@ impl Source {
     }
 
     pub(crate) async fn read(&self, inode: InodeNumber, offset: u64, length: u64) -> Result<Bytes, Refusal> {
-        let read = self.read_bytes(inode, offset, length).await;
-        if let Err(Refusal::IO) = read {
-            let path = match self {
-                Self::Writing(files) => files.path_of(inode).await,
-                Self::Reading(snapshot) => snapshot.reader.path_of(inode).await,
-            };
-            if let Some(path) = path {
-                tracing::error!("inode {inode}, of which bytes could not be read, is {path}");
-            }
-        }
-        read
-    }
-
-    async fn read_bytes(&self, inode: InodeNumber, offset: u64, length: u64) -> Result<Bytes, Refusal> {
         match self {
             Self::Writing(files) => Ok(Bytes::Copied(files.read(inode, offset, length).await?)),
             Self::Reading(snapshot) => {
                 let file = snapshot.file(inode).await?;
                 Ok(Bytes::Lent(snapshot.reader.read(&file, offset, length).await?))
             }
+        }
+    }
+
+    /// Says in the log which path an inode has for which a request failed: a number helps nobody.
+    pub(crate) async fn name_in_log(&self, inode: InodeNumber) {
+        let path = match self {
+            Self::Writing(files) => files.path_of(inode).await,
+            Self::Reading(snapshot) => snapshot.reader.path_of(inode).await,
+        };
+        if let Some(path) = path {
+            tracing::error!("inode {inode}, for which a request failed, is {path}");
         }
     }
 

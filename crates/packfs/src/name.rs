@@ -45,7 +45,7 @@ pub enum NameError {
     },
 }
 
-/// A name or path for a person to read: bytes that are not UTF-8 or not printable are escaped. A clone costs no memory.
+/// A name or path for a person to read: bytes that are not UTF-8 or not printable are escaped, and so are backslashes: no two names look the same. A clone costs no memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Shown(Arc<[u8]>);
 
@@ -65,7 +65,8 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for character in chunk.valid().chars() {
-                if character.is_control() {
+                // Else a name with a backslash would look like another one with a byte that is no UTF-8.
+                if character.is_control() || character == '\\' {
                     write!(f, "{}", character.escape_default())?;
                 } else {
                     write!(f, "{character}")?;
@@ -147,5 +148,7 @@ mod tests {
             check_name(name).unwrap();
         }
         assert_eq!(Shown::new(b"a\xffb\n").to_string(), "a\\xffb\\n");
+        // Not the same as the name before.
+        assert_eq!(Shown::new(b"a\\xffb").to_string(), "a\\\\xffb");
     }
 }

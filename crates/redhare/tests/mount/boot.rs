@@ -8,15 +8,18 @@ fn packaging(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A shell in a mount namespace of its own, where /sbin has nothing but `mount.redhare`, and /mnt nothing at all.
+/// A shell in a mount namespace of its own, where /sbin has nothing but `mount.redhare`, and /mnt and /var/log
+/// nothing at all.
 fn in_a_namespace(place: &Path, script: &str, environment: &[(&str, &str)]) {
-    let (sbin, mnt) = (place.join("sbin"), place.join("mnt"));
+    let (sbin, mnt, log) = (place.join("sbin"), place.join("mnt"), place.join("log"));
     fs::create_dir_all(&sbin).unwrap();
+    fs::create_dir_all(&log).unwrap();
     fs::create_dir_all(&mnt).unwrap();
     fs::copy(packaging("mount.redhare"), sbin.join("mount.redhare")).unwrap();
     fs::set_permissions(sbin.join("mount.redhare"), fs::Permissions::from_mode(0o755)).unwrap();
-    let script =
-        format!("set -eu\nmount --bind \"$SBIN\" /sbin\nmount --bind \"$MNT\" /mnt\ncd /\n{CLEAN}{script}");
+    let script = format!(
+        "set -eu\nmount --bind \"$SBIN\" /sbin\nmount --bind \"$MNT\" /mnt\nmount --bind \"$LOG\" /var/log\ncd /\n{CLEAN}{script}"
+    );
     let kind = match rustix::process::getuid().is_root() {
         true => "-m",
         false => "-rm",
@@ -26,6 +29,7 @@ fn in_a_namespace(place: &Path, script: &str, environment: &[(&str, &str)]) {
         .envs(environment.iter().copied())
         .env("SBIN", sbin)
         .env("MNT", mnt)
+        .env("LOG", log)
         .env("REDHARE", REDHARE)
         .env_remove("REDHARE_CLUSTER")
         .env_remove("RUST_LOG")
@@ -55,6 +59,7 @@ mkdir /mnt/data
 echo "data /mnt/data redhare cluster=$MASTERS,nofail,_netdev,take_over,threads=3 0 0" > "$MNT.fstab"
 mount --fstab "$MNT.fstab" /mnt/data
 grep -q ' /mnt/data fuse' /proc/mounts
+test -f /var/log/redhare-mnt-data.log
 echo content > /mnt/data/file
 sync /mnt/data/file
 refused "unmount /mnt/data and mount it again" mount --fstab "$MNT.fstab" -o remount,ro /mnt/data

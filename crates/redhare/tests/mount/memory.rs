@@ -253,10 +253,27 @@ fn what_is_damaged_is_an_error_for_its_file_whose_name_is_in_the_log() {
         let error = fs::read(Path::new(at).join("deep/marked")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{error}");
         assert!(fs::read(Path::new(at).join("sound")).unwrap() == sound);
+        if more.is_empty() {
+            let named = || {
+                fs::read_to_string(&log)
+                    .unwrap()
+                    .matches("is deep/marked")
+                    .count()
+            };
+            let before = named();
+            let file = File::options()
+                .write(true)
+                .open(Path::new(at).join("deep/marked"));
+            let file = file.unwrap();
+            file.write_all_at(b"x", 4001).unwrap();
+            let error = file.sync_all().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{error}");
+            assert!(named() > before, "{}", fs::read_to_string(&log).unwrap());
+        }
         succeed(None, &["unmount", at]);
         let said = fs::read_to_string(&log).unwrap();
         assert!(
-            said.contains("could not be read, is deep/marked"),
+            said.contains("for which a request failed, is deep/marked"),
             "{more:?}: {said}"
         );
     }

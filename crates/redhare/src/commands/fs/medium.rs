@@ -187,7 +187,7 @@ impl std::fmt::Display for Volume {
             Volume::File(path) => write!(f, "file:{}", path.display()),
             Volume::Named(name) => write!(f, "{name}"),
             Volume::Kept(name, snapshot) => write!(f, "{name}@@{snapshot}"),
-            Volume::Snapshot(volume, name) => write!(f, "{volume}@{}", String::from_utf8_lossy(name)),
+            Volume::Snapshot(volume, name) => write!(f, "{volume}@{}", packfs::name::Shown::new(name)),
         }
     }
 }

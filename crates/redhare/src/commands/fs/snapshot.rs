@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::{Args, Subcommand};
 use foundation::ByteCount;
+use packfs::name::Shown;
 use packfs::{Snapshot, Writer, usage};
 
 use super::medium::{Opened, Role, TakeOverArguments, Volume, open_volume};
@@ -60,7 +61,7 @@ struct SnapshotView {
 impl SnapshotView {
     fn new(snapshot: &Snapshot) -> Self {
         Self {
-            name: String::from_utf8_lossy(&snapshot.name).into_owned(),
+            name: Shown::new(&snapshot.name).to_string(),
             generation: snapshot.generation,
             created: super::view::time(snapshot.created),
             files: snapshot.totals.files,

@@ -1,8 +1,8 @@
 //! What an import says of itself.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use bdev::IoError;
 use foundation::ByteCount;
 use packfs::name::Shown;
 use packfs::{ImportError, ImportProgress, WriteError};
@@ -125,7 +125,7 @@ impl<'a> ImportView<'a> {
             skipped: tally
                 .skipped
                 .iter()
-                .map(|path| path.display().to_string())
+                .map(|path| Shown::new(path.as_os_str().as_bytes()).to_string())
                 .collect(),
             skipped_count: tally.skipped.len(),
             errors: &tally.errors,
@@ -230,13 +230,7 @@ pub(super) fn explain(stop: &Stop, tally: &Tally, total: Option<(u64, u64)>, com
             path,
             source: WriteError::Io { block, source },
         }) => {
-            let first = match source {
-                IoError::NoSpace => {
-                    "make room where the volume lies (delete volumes or snapshots, or add disks), then "
-                }
-                _ => "",
-            };
-            format!("{path}: writing block {block} of the volume failed: {source}. {stays}; {first}{again}")
+            format!("{path}: writing block {block} of the volume failed: {source}. {stays}; {again}")
         }
         Stop::Entry(ImportError::Source(failure)) => {
             format!(
