@@ -116,6 +116,7 @@ const SIMULATIONS: &[Row] = &[
             "readers::old_snapshots",
             "readers::a_reader_follows",
             "room::what_a_full_volume",
+            "full_disks::a_writer",
             "many::what_comes",
             "tree::tests::what_takes",
         ],

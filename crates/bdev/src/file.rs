@@ -338,8 +338,14 @@ impl Flushes {
     }
 
     /// What a flush of this channel ends with: also what another channel, or a durable write, was told since the last.
+    ///
+    /// Through the page cache want of room is a loss: the system tells once, and takes the pages for written from then on.
     fn heard(&self, synced: Result<(), IoError>) -> Result<(), IoError> {
         self.note(synced);
+        let synced = match synced {
+            Err(IoError::NoSpace) if !self.is_direct => Err(IoError::Media),
+            other => other,
+        };
         let lost = self.lost.load(Ordering::Acquire);
         match self.known.replace(lost) == lost {
             true => synced,
@@ -570,7 +576,8 @@ mod tests {
         };
         let (one, two) = (channel(false), channel(false));
         assert_eq!((one.heard(Ok(())), two.heard(Ok(()))), (Ok(()), Ok(())));
-        assert_eq!(one.heard(Err(IoError::NoSpace)), Err(IoError::NoSpace));
+        assert_eq!(one.heard(Err(IoError::NoSpace)), Err(IoError::Media));
+        assert_eq!(channel(true).heard(Err(IoError::NoSpace)), Err(IoError::NoSpace));
         assert_eq!(
             (one.heard(Ok(())), two.heard(Ok(()))),
             (Ok(()), Err(IoError::Media))

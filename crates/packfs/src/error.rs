@@ -392,10 +392,11 @@ pub enum WriteError {
     /// An earlier failure left changes that cannot be committed.
     #[error("an earlier write failed, so nothing more can be committed; open the file system again")]
     Broken,
-    /// The same, where the earlier failure was that what holds the volume had no room: all copies' disks, or a file's file system.
+    /// What holds the volume has no room: all copies' disks, or a file's file system. What was to be committed waits, and nothing can be
+    /// changed before a commit has succeeded.
     #[error(
-        "there was no room where the volume lies, so nothing more can be committed; make some (in a cluster delete volumes or snapshots, \
-         or add disks; around a file on its file system), then open the file system again"
+        "there is no room where the volume lies, so nothing can be committed before there is some; make it (in a cluster delete volumes or \
+         snapshots, or add disks; around a file on its file system)"
     )]
     DisksFull,
     /// No buffer could be had.
@@ -477,7 +478,7 @@ impl WriteError {
     /// Whether the same may be done later: what it needs could not be reached, or there was no room or memory for it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::NoSpace { .. } | Self::Buffer(_) => true,
+            Self::NoSpace { .. } | Self::DisksFull | Self::Buffer(_) => true,
             Self::Io { source, .. } => is_of_now(*source),
             Self::Tree(error) => error.may_pass(),
             Self::Read(ReadError::Io { source, .. }) => is_of_now(*source),

@@ -20,7 +20,7 @@ mod names;
 mod rename;
 mod sparse;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use foundation::ByteCount;
@@ -86,6 +86,8 @@ pub struct FileSystem {
     refused_at: Option<u64>,
     /// How often each inode is open.
     open: BTreeMap<InodeNumber, u32>,
+    /// Inodes without names that nobody has open any more, and that are there until there is room to say that they are not.
+    released: BTreeSet<InodeNumber>,
     dirty: BTreeMap<InodeNumber, Dirty>,
     /// Inodes whose content was dropped because it could not be put into the tree, and nobody was told yet who asked
     /// for them.
@@ -113,6 +115,7 @@ impl FileSystem {
             missed_bytes: 0,
             refused_at: None,
             open: BTreeMap::new(),
+            released: BTreeSet::new(),
             dirty: BTreeMap::new(),
             failed: BTreeMap::new(),
             waiting: Waiting::default(),
@@ -189,7 +192,7 @@ impl FileSystem {
     /// The reverse of [`FileSystem::open_inode`]. The last one drops an inode without names.
     ///
     /// # Errors
-    /// On a full volume the inode stays until the next takeover.
+    /// On a full volume, or full disks, the inode stays until a later commit finds room.
     pub async fn release(&mut self, number: InodeNumber) -> Result<(), FileError> {
         let Some(count) = self.open.get_mut(&number) else {
             return Ok(());
@@ -204,9 +207,28 @@ impl FileSystem {
             self.failed.remove(&number);
             self.take_dirty(number);
             self.keep_promises(0).await;
-            self.writer.drop_orphan(number).await?;
+            self.released.insert(number);
+            self.drop_released().await?;
         }
         Ok(())
+    }
+
+    /// Drops the inodes without names that nobody has open any more. The failure is the first; those that have met want of room stay.
+    pub(super) async fn drop_released(&mut self) -> Result<(), FileError> {
+        let mut first = Ok(());
+        for number in std::mem::take(&mut self.released) {
+            if self.open.contains_key(&number) {
+                continue;
+            }
+            let dropped = self.writer.drop_orphan(number).await;
+            if let Err(error) = dropped {
+                if error.may_pass() {
+                    self.released.insert(number);
+                }
+                first = first.and(Err(error.into()));
+            }
+        }
+        first
     }
 
     /// Commits before a change where changed index pages take too much memory or too much of the room that is free.

@@ -15,6 +15,7 @@ mod files_test;
 mod fsck;
 mod fsck_pages;
 mod fsck_superblocks;
+mod full_disks;
 mod golden;
 mod growth;
 mod handover;

@@ -18,6 +18,7 @@ use crate::format::superblock::Parameters;
 use crate::format::{PAGE_BYTES_U64, PagePointer, RESERVED_BYTES};
 
 pub(crate) use ranges::Ranges;
+pub(crate) use record::RecordPlan;
 pub(crate) use recount::Recount;
 
 /// The lowest generation that a reader lease or named snapshot holds; `None` if none does.

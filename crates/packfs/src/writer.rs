@@ -121,8 +121,8 @@ pub struct Writer {
     hands_over: bool,
     uses_reserve: bool,
     broken: bool,
-    /// It is since the disks that hold the volume were full.
-    disks_full: bool,
+    /// The commit for which there was no room where the volume lies.
+    started: Option<commit::Started>,
 }
 
 /// Volumes of fewer segments keep none for compaction.
@@ -241,7 +241,7 @@ impl Writer {
             hands_over: false,
             uses_reserve: false,
             broken: false,
-            disks_full: false,
+            started: None,
         }
     }
 
@@ -317,6 +317,7 @@ impl Writer {
 
     /// Makes free at once what was packed since the last commit and no file has any more.
     pub(crate) async fn take_back_packed(&mut self) -> Result<(), WriteError> {
+        self.ensure_whole()?;
         self.packer.finish_chunk(&mut self.space).await;
         self.outbox.drain().await?;
         self.leave_emptied();
@@ -347,7 +348,7 @@ impl Writer {
 
     /// Whether nothing was changed since the last commit.
     pub fn is_committed(&self) -> bool {
-        self.tree.is_committed()
+        self.tree.is_committed() && self.started.is_none()
     }
 
     /// Gives the lease up if another asked for it and nothing is uncommitted; whether it did. Every later change ends with
@@ -413,12 +414,27 @@ impl Writer {
         }
     }
 
-    /// That nothing has failed which keeps changes from being committed.
+    /// That nothing has failed which keeps changes from being committed, and that no commit waits for room.
     pub(crate) fn ensure_whole(&self) -> Result<(), WriteError> {
-        match (self.broken, self.disks_full) {
-            (false, _) => Ok(()),
-            (true, false) => Err(WriteError::Broken),
-            (true, true) => Err(WriteError::DisksFull),
+        match (self.broken, &self.started) {
+            (true, _) => Err(WriteError::Broken),
+            (false, Some(_)) => Err(WriteError::DisksFull),
+            (false, None) => Ok(()),
+        }
+    }
+
+    /// Whether a commit waits for room.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// The same, and that nothing waits for room where the volume lies. Only for what has not begun: that may be so from one moment to the
+    /// next.
+    pub(crate) fn ensure_takes(&self) -> Result<(), WriteError> {
+        self.ensure_whole()?;
+        match self.outbox.is_full() {
+            true => Err(WriteError::DisksFull),
+            false => Ok(()),
         }
     }
 

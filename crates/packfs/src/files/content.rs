@@ -80,8 +80,8 @@ impl FileSystem {
     /// memory, where they stay below [`super::FileOptions::dirty_bytes_max`] whatever is written.
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] where the volume has no room for them; what was written of them before stays. [`WriteError::Broken`] and
-    /// [`WriteError::DisksFull`] once nothing more can be committed.
+    /// [`WriteError::NoSpace`] where the volume has no room for them; what was written of them before stays. [`WriteError::DisksFull`] while
+    /// what was written before waits for room where the volume lies. [`WriteError::Broken`] once nothing more can be committed.
     pub async fn write(
         &mut self,
         number: InodeNumber,
@@ -120,7 +120,7 @@ impl FileSystem {
         bytes: &[u8],
         now: Timestamp,
     ) -> Result<(usize, Option<FileError>), FileError> {
-        self.writer.ensure_whole()?;
+        self.writer.ensure_takes()?;
         let (inode, _) = self.writer.find(number).await?;
         check_file(&inode)?;
         let size = offset.saturating_add(bytes.len() as u64);
@@ -131,11 +131,12 @@ impl FileSystem {
         let charged = self.check_growth(number, size).await?;
         let mut written = 0;
         for part in bytes.chunks(WRITE_PART_BYTES) {
-            self.make_memory(cost_bytes(part.len())).await?;
-            let room = self.packing().write_room(part.len() as u64);
-            match self.check_free(room).await {
-                Err(error) if error.is_no_space() => return Ok((written, Some(error))),
-                checked => checked?,
+            if let Err(error) = self.make_way(part.len()).await {
+                // What was taken stays, and whoever writes goes on behind it.
+                return match written > 0 || error.is_no_space() {
+                    true => Ok((written, Some(error))),
+                    false => Err(error),
+                };
             }
             // The waiting content may have been put into the tree just now.
             let tree_size = self.writer.find(number).await?.0.size;
@@ -146,6 +147,13 @@ impl FileSystem {
             written += part.len();
         }
         Ok((written, None))
+    }
+
+    /// Makes memory for a part of a write, and finds that the volume has room for it.
+    async fn make_way(&mut self, length: usize) -> Result<(), FileError> {
+        self.make_memory(cost_bytes(length)).await?;
+        let room = self.packing().write_room(length as u64);
+        self.check_free(room).await
     }
 
     /// The tree with a quota that a file is charged to, which must have room for the file to become so long, if it is shorter.
@@ -178,7 +186,7 @@ impl FileSystem {
         let has_room = self.waiting.room.saturating_add(more) <= room;
         // What has found no room finds none before there is more.
         let is_in_vain = self.refused_at.is_some_and(|refused| room <= refused);
-        if self.dirty.is_empty() || has_room || is_in_vain || self.writer.ensure_whole().is_err() {
+        if self.dirty.is_empty() || has_room || is_in_vain || self.writer.ensure_takes().is_err() {
             return;
         }
         // What files' content meets is told to whoever syncs those.

@@ -86,6 +86,9 @@ impl FileSystem {
     /// Puts all content into the tree, with commits where that makes room. The failure is one of those commits; what files' content met
     /// is in the answer.
     pub(super) async fn flush_with_room(&mut self) -> Result<Flushed, FileError> {
+        self.writer.end_started().await?;
+        // Of what finds no room again nobody waits for an answer.
+        let _ = self.drop_released().await;
         let mut flushed = self.flush_all().await;
         if flushed.met_no_space() {
             self.make_room().await?;
@@ -215,6 +218,13 @@ impl FileSystem {
     }
 
     pub(super) async fn flush(&mut self, number: InodeNumber) -> Result<(), WriteError> {
+        if self.writer.is_waiting() {
+            // Nothing may change before that commit has ended.
+            return match self.dirty.contains_key(&number) {
+                true => Err(WriteError::DisksFull),
+                false => Ok(()),
+            };
+        }
         let Some(mut dirty) = self.take_dirty(number) else {
             return Ok(());
         };

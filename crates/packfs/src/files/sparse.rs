@@ -91,6 +91,7 @@ impl FileSystem {
         keep_size: bool,
         now: Timestamp,
     ) -> Result<(), FileError> {
+        self.writer.ensure_takes()?;
         let (inode, _) = self.writer.find(number).await?;
         check_file(&inode)?;
         let (size, limit) = (range.end, FILE_BYTES_MAX);

@@ -2,21 +2,40 @@
 
 use super::Writer;
 use crate::error::WriteError;
+use crate::format::extent::Extent;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{PAGE_BYTES, PAGE_BYTES_U64, SUPERBLOCK_ADDRESSES};
 use crate::space::ReaderFloor;
+use crate::space::RecordPlan;
 use crate::tree::Written;
 use bdev::IoError;
 use foundation::ByteCount;
 use reactor::buffer::BUFFER_BYTES_MAX;
+
+/// A commit whose pages have their places. Until it has ended nothing may change.
+pub(super) struct Started {
+    superblock: Superblock,
+    tree: Written,
+    record: RecordPlan,
+    /// What was packed and got no file, since then.
+    forgotten: Vec<Extent>,
+}
+
+impl Started {
+    /// Has extents forgotten once the commit has ended: what it says of segments has been put together.
+    pub(super) fn forget(&mut self, extents: &[Extent]) {
+        self.forgotten.extend_from_slice(extents);
+    }
+}
 
 impl Writer {
     /// Makes everything so far durable, and gives the generation that holds it. Without changes it writes
     /// nothing. If another asked to be the writer, this one is it no more afterwards ([`super::WriterOptions::hands_over`]).
     ///
     /// # Errors
-    /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable; after any other error
-    /// only what was committed before is certain, and the writer is [`WriteError::Broken`], or [`WriteError::DisksFull`].
+    /// [`WriteError::NoSpace`] leaves the changes uncommitted and the writer usable. After [`WriteError::DisksFull`] nothing can be changed
+    /// until another call has ended this commit, which it can once there is room. After any other error only what was committed before is
+    /// certain, and the writer is [`WriteError::Broken`].
     pub async fn commit(&mut self) -> Result<u64, WriteError> {
         #[cfg(test)]
         if self.space.bug == crate::space::PlantedBug::HandOverBeforeCommit {
@@ -30,27 +49,57 @@ impl Writer {
     }
 
     async fn commit_changes(&mut self) -> Result<u64, WriteError> {
-        if !self.broken && self.tree.is_committed() {
+        self.end_started().await?;
+        if !self.broken && self.is_committed() {
             return Ok(self.superblock.generation);
         }
         self.compact_along().await?;
         self.commit_always().await
     }
 
+    /// Ends the commit for which there was no room, if there is one.
+    pub(crate) async fn end_started(&mut self) -> Result<(), WriteError> {
+        match self.started.is_some() {
+            true => self.commit_always().await.map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// The same also without changes: what the commit before has freed becomes free.
     pub(crate) async fn commit_always(&mut self) -> Result<u64, WriteError> {
-        self.prepare_commit().await?;
-        // Whatever fails from here on leaves pages half accounted for.
-        self.broken = true;
-        let superblock = match self.write_generation().await {
-            Ok(superblock) => superblock,
-            Err(error) => {
-                let error = self.explain(error).await;
-                self.disks_full = error.is_disks_full();
-                return Err(error);
+        let before = match self.broken {
+            true => return Err(WriteError::Broken),
+            false => self.started.take(),
+        };
+        let started = match before {
+            Some(started) => started,
+            None => {
+                self.prepare_commit().await?;
+                self.ensure_takes()?;
+                self.start_generation()
             }
         };
+        // Whatever fails from here on leaves pages half accounted for, unless the same is done again.
+        self.broken = true;
+        if let Err(error) = self.write_generation(&started).await {
+            let error = self.explain(error).await;
+            if !error.is_disks_full() {
+                return Err(error);
+            }
+            self.broken = false;
+            self.started = Some(started);
+            return Err(WriteError::DisksFull);
+        }
+        let Started {
+            superblock,
+            tree,
+            record,
+            forgotten,
+        } = started;
+        self.tree.adopt(&tree);
+        self.space.committed(superblock.generation, record);
         self.broken = false;
+        self.forget(&forgotten);
         self.slot = 1 - self.slot;
         self.superblock = superblock;
         self.next_generation = superblock.generation + 1;
@@ -120,12 +169,15 @@ impl Writer {
                 source: IoError::Fenced,
                 ..
             } => self.hold.lost().await.into(),
-            WriteError::Io { .. } => self.hold.ensure().await.map_or_else(WriteError::from, |()| error),
+            WriteError::Io { .. } | WriteError::DisksFull => {
+                self.hold.ensure().await.map_or_else(WriteError::from, |()| error)
+            }
             _ => error,
         }
     }
 
-    async fn write_generation(&mut self) -> Result<Superblock, WriteError> {
+    /// Gives everything that a commit writes its place. There is room for it.
+    fn start_generation(&mut self) -> Started {
         let generation = self.next_generation;
         for pointer in self.tree.take_replaced() {
             self.space.free_page(pointer.page);
@@ -136,20 +188,14 @@ impl Writer {
                 .take_page()
                 .expect("enough pages were free before the commit began")
         };
-        let written = self.tree.write_out(generation, place);
+        let tree = self.tree.write_out(generation, place);
         let open = self.packer.open_segment();
-        let plan = self.space.plan_record(generation, open);
-        let plan = plan.expect("enough pages were free before the commit began");
-        self.send_pages(&written, &plan.pages).await?;
-        self.outbox.drain().await?;
-        self.flush().await?;
-        // The token would refuse the superblock of a writer that slept through its lease if somebody else has been
-        // the writer since; this says why.
-        self.hold.ensure().await?;
+        let record = self.space.plan_record(generation, open);
+        let record = record.expect("enough pages were free before the commit began");
         let superblock = Superblock {
             generation,
-            root: written.root,
-            space: plan.pointer,
+            root: tree.root,
+            space: record.pointer,
             next_inode: self.next_inode,
             totals: self.totals,
             features: self.features,
@@ -157,17 +203,30 @@ impl Writer {
             volume_bytes: self.volume_bytes,
             ..self.superblock
         };
+        Started {
+            superblock,
+            tree,
+            record,
+            forgotten: Vec::new(),
+        }
+    }
+
+    /// May be done again as a whole: each time it writes the same to the same places.
+    async fn write_generation(&self, started: &Started) -> Result<(), WriteError> {
+        self.send_pages(&started.tree, &started.record.pages).await?;
+        self.outbox.drain().await?;
+        self.flush().await?;
+        // The token would refuse the superblock of a writer that slept through its lease if somebody else has been
+        // the writer since; this says why.
+        self.hold.ensure().await?;
         let address = SUPERBLOCK_ADDRESSES[1 - self.slot];
-        let bytes = superblock.encode(address);
+        let bytes = started.superblock.encode(address);
         assert_eq!(bytes.len(), SUPERBLOCK_BYTES, "a superblock is a page");
         let forced = self.medium.write_bytes(address, &bytes, true).await;
         forced.map_err(|source| WriteError::Io {
             block: address / PAGE_BYTES_U64,
             source,
-        })?;
-        self.tree.adopt(&written);
-        self.space.committed(generation, plan);
-        Ok(superblock)
+        })
     }
 
     async fn flush(&self) -> Result<(), WriteError> {
@@ -189,6 +248,9 @@ impl Writer {
         pages.sort_by_key(|(page, _)| *page);
         let mut rest = &pages[..];
         while let Some(&(first, _)) = rest.first() {
+            if self.outbox.is_full() {
+                return Err(WriteError::DisksFull);
+            }
             let most = rest.len().min(BUFFER_BYTES_MAX / PAGE_BYTES);
             let run = (0..most)
                 .take_while(|&index| rest[index].0 == first + index as u64)

@@ -11,6 +11,9 @@ use crate::format::PAGE_BYTES_U64;
 impl Writer {
     /// Takes what lies behind the file system's end, if anything does.
     pub(super) fn take_growth(&mut self) -> bool {
+        if self.ensure_whole().is_err() {
+            return false;
+        }
         let capacity = self.medium.capacity_bytes() / PAGE_BYTES_U64;
         let have = self.volume_bytes / PAGE_BYTES_U64;
         if capacity <= have {

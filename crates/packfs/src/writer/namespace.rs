@@ -456,12 +456,24 @@ impl Writer {
 
     /// A change that fails in the middle of several leaves nothing that may be committed.
     pub(crate) async fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), WriteError> {
+        self.ensure_not_started()?;
         let result = self.tree.insert(key, value).await;
         self.broken |= result.is_err();
         result.map(|_| ()).map_err(WriteError::from)
     }
 
+    /// What a commit that waits for room will write is not all there is to write, once something has changed: then it is never written.
+    fn ensure_not_started(&mut self) -> Result<(), WriteError> {
+        if !self.is_waiting() {
+            return Ok(());
+        }
+        debug_assert!(false, "a change while a commit waits for room");
+        self.give_up();
+        Err(WriteError::Broken)
+    }
+
     pub(crate) async fn take(&mut self, key: &[u8]) -> Result<(), WriteError> {
+        self.ensure_not_started()?;
         let result = self.tree.remove(key).await;
         self.broken |= result.is_err();
         result.map(|_| ()).map_err(WriteError::from)

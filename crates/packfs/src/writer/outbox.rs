@@ -1,11 +1,16 @@
 //! Large writes in flight: a bounded number, each a task of its own, the first failure kept.
+//!
+//! One that finds no room where the volume lies has not failed: it is kept and made again until there is some, for as long as the writer
+//! lives. Nobody adds to those that wait ([`Outbox::is_full`]), so they are a few more than may be in flight.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bdev::IoError;
 use reactor::Buffer;
 use reactor::sync::{Notify, Semaphore};
+use reactor::time::sleep;
 
 use crate::error::WriteError;
 use crate::format::PAGE_BYTES_U64;
@@ -13,14 +18,19 @@ use crate::io::Medium;
 use crate::lease::LeaseError;
 use crate::lease::hold::WriterHold;
 
+/// How long a write that found no room waits before it is made again.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
+
 struct Shared {
     medium: Medium,
     hold: Rc<WriterHold>,
     permits: Rc<Semaphore>,
     outstanding: Cell<usize>,
+    /// Those of them that wait for room.
+    waiting: Cell<usize>,
     ended: Notify,
     failure: RefCell<Option<Failure>>,
-    /// Addresses and bytes of the writes in flight.
+    /// Addresses and bytes of the writes that are outstanding.
     buffers: RefCell<Vec<(u64, Buffer)>>,
 }
 
@@ -40,6 +50,7 @@ impl Outbox {
             hold,
             permits: Semaphore::new(in_flight.max(1)),
             outstanding: Cell::new(0),
+            waiting: Cell::new(0),
             ended: Notify::new(),
             failure: RefCell::default(),
             buffers: RefCell::default(),
@@ -67,22 +78,43 @@ impl Outbox {
         self.0.buffers.borrow_mut().push((address, buffer.clone()));
         let shared = self.0.clone();
         drop(reactor::spawn(async move {
-            let status = shared.medium.write(address, buffer, false).await;
+            let status = shared.medium.write(address, buffer.clone(), false).await;
+            // Others may be tried meanwhile.
+            drop(permit);
+            let (shared, status) = match status {
+                Err(IoError::NoSpace) => match shared.write_when_there_is_room(address, buffer).await {
+                    Some(ended) => ended,
+                    None => return,
+                },
+                other => (shared, other.map_err(|error| Failure::Io(address, error))),
+            };
             if let Err(error) = status {
-                let mut failure = shared.failure.borrow_mut();
-                failure.get_or_insert(Failure::Io(address, error));
+                shared.failure.borrow_mut().get_or_insert(error);
             }
             shared.buffers.borrow_mut().retain(|(start, _)| *start != address);
-            drop(permit);
             shared.outstanding.set(shared.outstanding.get() - 1);
             shared.ended.notify();
         }));
     }
 
+    /// Whether a write waits for room.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.waiting.get() > 0
+    }
+
     /// Waits until nothing is in flight; gives the first failure since the beginning.
+    ///
+    /// # Errors
+    /// [`WriteError::DisksFull`] where something still waits for room.
     pub(super) async fn drain(&self) -> Result<(), WriteError> {
-        self.0.ended.until(|| self.0.outstanding.get() == 0).await;
-        self.failure().await
+        let shared = &self.0;
+        let none_in_flight = || shared.outstanding.get() == shared.waiting.get();
+        shared.ended.until(none_in_flight).await;
+        self.failure().await?;
+        match self.is_full() {
+            true => Err(WriteError::DisksFull),
+            false => Ok(()),
+        }
     }
 
     /// The first failure since the beginning: what was sent then or later may not be on the volume. A device that refuses this
@@ -98,5 +130,33 @@ impl Outbox {
                 source,
             }),
         }
+    }
+}
+
+impl Shared {
+    /// Makes a write again and again that found no room, and gives what came of it in the end; `None` once the writer is gone.
+    async fn write_when_there_is_room(
+        self: Rc<Self>,
+        address: u64,
+        buffer: Buffer,
+    ) -> Option<(Rc<Self>, Result<(), Failure>)> {
+        self.waiting.set(self.waiting.get() + 1);
+        self.ended.notify();
+        let mut shared = self;
+        let status = loop {
+            let weak = Rc::downgrade(&shared);
+            drop(shared);
+            sleep(ROOM_PAUSE).await;
+            shared = weak.upgrade()?;
+            if let Err(error) = shared.hold.ensure().await {
+                break Err(Failure::Lease(error));
+            }
+            match shared.medium.write(address, buffer.clone(), false).await {
+                Err(IoError::NoSpace) => {}
+                other => break other.map_err(|error| Failure::Io(address, error)),
+            }
+        };
+        shared.waiting.set(shared.waiting.get() - 1);
+        Some((shared, status))
     }
 }

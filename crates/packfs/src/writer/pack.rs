@@ -164,6 +164,9 @@ impl Packer {
             self.finish_chunk(space).await;
         }
         if self.chunk.is_none() {
+            if self.outbox.is_full() {
+                return Err(WriteError::DisksFull);
+            }
             let (start, position) = match self.open {
                 Some(open) => open,
                 None => self.take_segment(space, wanted, keep)?,

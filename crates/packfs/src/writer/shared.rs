@@ -136,6 +136,10 @@ impl Writer {
 
     /// The same for extents that were packed and that no file has had.
     pub(crate) fn forget(&mut self, extents: &[Extent]) {
+        if let Some(started) = &mut self.started {
+            started.forget(extents);
+            return;
+        }
         for extent in extents {
             self.space.remove_live(extent.address, u64::from(extent.length));
         }
